@@ -35,8 +35,8 @@ from benchmarks.shared.pages import ROOT, fill, table
 from benchmarks.shared.results import Results, read
 from benchmarks.shared.spark import new_session
 from polyaforest import SeriesMPF, StreamingMPF
+from polyaforest.detectors import loads
 from polyaforest.distributed.spark.stream import watch
-from polyaforest.estimators import loads
 
 Rows = Sequence[Mapping[str, str]]
 

@@ -27,7 +27,7 @@ from benchmarks.shared.results import RESULTS, Results, read
 from benchmarks.shared.series_detectors import DETECTORS, NOVELTY, OURS, PEERS, SEED
 from polyaforest import SeriesMPF, StreamingMPF
 from polyaforest.datasets import NAB, data_directory, load_series
-from polyaforest.timeseries import find_events
+from polyaforest.series import find_events
 
 Array = NDArray[Any]
 

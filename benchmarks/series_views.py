@@ -20,7 +20,7 @@ from benchmarks.series import HALVES, Case, evaluate, load_all, mean_of_families
 from benchmarks.shared.pages import PAGES, fill, table
 from benchmarks.shared.results import RESULTS, Results, read
 from polyaforest import SeriesMPF, StreamingMPF
-from polyaforest.estimators import _views
+from polyaforest.detectors import _views
 
 Array = NDArray[Any]
 

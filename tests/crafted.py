@@ -7,8 +7,8 @@ import numpy as np
 from forests import made
 
 from polyaforest import BatchMPF, Reservoir, SeriesMPF, StreamingMPF, Tree, Window
-from polyaforest.persistence.codec import unpack
-from polyaforest.persistence.modelfile import read_model
+from polyaforest.storage.codec import unpack
+from polyaforest.storage.modelfile import read_model
 
 TESTS = Path(__file__).parent
 ROWS = np.random.default_rng(8).normal(size=(60, 2)) * 2 + 4

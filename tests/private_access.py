@@ -1,4 +1,4 @@
-"""Find accesses to private attributes of another package's classes.
+"""Find accesses to private attributes of another package's classes, and imports of its private modules.
 
 python tests/private_access.py [directory of the package]
 """
@@ -35,11 +35,28 @@ def owners_of(trees: dict[Path, ast.Module]) -> dict[str, set[str]]:
 
 
 def violations_in(path: Path, tree: ast.Module, owners: dict[str, set[str]]) -> Iterator[str]:
-    """Yield a line for each access in one module."""
+    """Yield a line for each access or import in one module."""
     for node in ast.walk(tree):
+        for name in _private_modules(node):
+            if name.split(".")[1] != _home(path):
+                yield f"{path}:{node.lineno}: {name} is a private module of {name.split('.')[1]}"
         if _is_foreign(node) and owners.get(node.attr) and _home(path) not in owners[node.attr]:
             names = ", ".join(sorted(owners[node.attr]))
             yield f"{path}:{node.lineno}: {ast.unparse(node)} is private to {names}"
+
+
+def _private_modules(node: ast.AST) -> Iterator[str]:
+    """Yield the private modules of the package that an import names in full."""
+    if isinstance(node, ast.ImportFrom) and node.level == 0:
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+    elif isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    else:
+        return
+    for name in names:
+        root, *parts = name.split(".")
+        if root == PACKAGE.name and any(map(_is_private, parts[1:])):
+            yield name
 
 
 def _home(path: Path) -> str:

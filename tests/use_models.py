@@ -16,8 +16,8 @@ import numpy as np
 import polyaforest
 from polyaforest import ModelFileError, SeriesMPF
 from polyaforest.core.validation import NamedRows
-from polyaforest.estimators import loads
-from polyaforest.persistence.codec import is_packed
+from polyaforest.detectors import loads
+from polyaforest.storage.codec import is_packed
 
 N_ROWS = 12
 

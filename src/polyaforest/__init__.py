@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polyaforest.core.arrays import LeafKind
-    from polyaforest.estimators import (
+    from polyaforest.detectors import (
         BatchMPF,
         Detections,
         EpsilonPhi,
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         Tree,
         load,
     )
-    from polyaforest.persistence.modelfile import ModelFileError
     from polyaforest.retention import Reservoir, Window
+    from polyaforest.storage.modelfile import ModelFileError
 
 __all__ = [
     "BatchMPF",
@@ -41,21 +41,21 @@ __version__ = "0.1.0"
 
 # The module of each name. Names are imported on first use, so that the command line starts fast.
 _HOMES = {
-    "BatchMPF": "estimators",
-    "Detections": "estimators",
-    "EpsilonPhi": "estimators",
-    "GroupedMPF": "estimators",
+    "BatchMPF": "detectors",
+    "Detections": "detectors",
+    "EpsilonPhi": "detectors",
+    "GroupedMPF": "detectors",
     "LeafKind": "core.arrays",
-    "Leaves": "estimators",
-    "ModelFileError": "persistence.modelfile",
+    "Leaves": "detectors",
+    "ModelFileError": "storage.modelfile",
     "Reservoir": "retention",
-    "SeriesMPF": "estimators",
-    "StreamingMPF": "estimators",
-    "Tree": "estimators",
+    "SeriesMPF": "detectors",
+    "StreamingMPF": "detectors",
+    "Tree": "detectors",
     "Window": "retention",
-    "load": "estimators",
+    "load": "detectors",
 }
-_MODULES = {"datasets", "decision", "distributed", "drift", "estimators", "explain", "plots", "retention", "timeseries"}
+_MODULES = {"datasets", "model", "distributed", "drift", "detectors", "explain", "plots", "retention", "series"}
 
 
 def __getattr__(name: str) -> Any:

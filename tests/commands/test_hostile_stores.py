@@ -14,7 +14,7 @@ from polyaforest.io.sources import open_source
 from polyaforest.live import open_store, read_notes
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.watcher import Watcher
-from polyaforest.persistence import model_store
+from polyaforest.storage import model_store
 
 ROWS = np.random.default_rng(4).normal(size=(60, 2)).tolist()
 RECORDS = [json.dumps({"host": f"web-{i % 3}", "a": a, "b": b}).encode() for i, (a, b) in enumerate(ROWS)]

@@ -15,8 +15,8 @@ from polyaforest import ModelFileError, StreamingMPF, load
 from polyaforest.cli._demo import NAME, example_text, write_example
 from polyaforest.io.errors import BadInput
 from polyaforest.live import open_store, read_damaged, read_model, read_notes
-from polyaforest.persistence import databases, model_store
 from polyaforest.service.database import Database
+from polyaforest.storage import databases, model_store
 
 ROWS = np.random.default_rng(0).normal(size=(30, 2))
 

@@ -22,9 +22,9 @@ from streams import bytes_of
 import polyaforest
 from polyaforest import EpsilonPhi, ModelFileError, Reservoir, SeriesMPF, StreamingMPF, Tree, Window
 from polyaforest.forest.spec import weighting_of_rows
-from polyaforest.persistence.modelfile import read_model, write_model
-from polyaforest.timeseries import Shingler
-from polyaforest.timeseries._contexts import LEAST, context_features, layout_of, phase_features, season_features
+from polyaforest.series import Shingler
+from polyaforest.series.contexts import LEAST, context_features, layout_of, phase_features, season_features
+from polyaforest.storage.modelfile import read_model, write_model
 
 NOISE = np.random.default_rng(0).normal(size=(600, 2))
 MINUTES = np.arange(600) * 60.0

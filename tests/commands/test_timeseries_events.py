@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from polyaforest import SeriesMPF, StreamingMPF
-from polyaforest.timeseries import Event, EventTracker, find_events
+from polyaforest.series import Event, EventTracker, find_events
 
 
 def test_one_odd_reading_makes_many_shingles_odd_and_one_event():

@@ -28,11 +28,11 @@ PUBLIC = [
     ".distributed.spark.ml",
     ".distributed.spark.stream",
     ".drift",
-    ".estimators",
+    ".detectors",
     ".explain",
     ".live",
     ".plots",
-    ".timeseries",
+    ".series",
 ]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 QUICK = [
@@ -277,11 +277,11 @@ def test_missing_function_is_found():
 
 
 def test_name_missing_in_reference_is_found():
-    modules = {"polyaforest": found_at("polyaforest"), "polyaforest.estimators": found_at("polyaforest.estimators")}
+    modules = {"polyaforest": found_at("polyaforest"), "polyaforest.detectors": found_at("polyaforest.detectors")}
     entries = [f"::: polyaforest.{name}" for name in modules["polyaforest"].__all__ if name != "Tree"]
-    lacking = ["polyaforest.Tree", "polyaforest.estimators.Tree", "polyaforest.estimators.loads"]
+    lacking = ["polyaforest.Tree", "polyaforest.detectors.Tree", "polyaforest.detectors.loads"]
     assert unlisted(modules, "\n".join(entries)) == lacking
-    assert unlisted(modules, "\n".join([*entries, "::: polyaforest.estimators"])) == lacking[:1]
+    assert unlisted(modules, "\n".join([*entries, "::: polyaforest.detectors"])) == lacking[:1]
 
 
 def test_missing_docstring_is_found():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from effort import FULL, PROFILE
 
-from polyaforest.persistence.modelfile import read_model, write_model
+from polyaforest.storage.modelfile import read_model, write_model
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked, to start quickly")
 
@@ -22,7 +22,7 @@ N_KILLS = 100 if PROFILE == FULL else 30
 NURSERY = f"""
 import os, sys
 import numpy as np
-from polyaforest.persistence.modelfile import write_model
+from polyaforest.storage.modelfile import write_model
 
 base = np.arange({SIZE})
 for line in sys.stdin:

@@ -36,7 +36,7 @@ def copy(tmp_path):
             ("kernels/mondrian_tree.py", "from polyaforest.kernels import polya"),
             ("kernels/geometry.py", "from polyaforest.kernels import traversal"),
             ("kernels/traversal.py", "from polyaforest.forest import score"),
-            ("forest/grow.py", "from polyaforest import estimators"),
+            ("forest/grow.py", "from polyaforest import detectors"),
             ("core/arrays.py", "from polyaforest import retention"),
         ]
     ),
@@ -76,6 +76,9 @@ def found():
         ("cli", "def f(forest): forest._offset = 0.0"),
         ("live", "def f(explanations): return [explanation._words for explanation in explanations]"),
         ("io", "def f(): return StreamingMPF()._left_out"),
+        ("io", "from polyaforest.detectors._forest import Offset"),
+        ("io", "from polyaforest.detectors import _forest"),
+        ("io", "import polyaforest.detectors._forest"),
         ("retention.py", "class A:\n    def f(self, other): return other._lock"),
     ],
 )
@@ -91,6 +94,8 @@ def test_private_access_across_packages_is_found(found, package, line):
         "class A:\n    @classmethod\n    def f(cls): return cls._offset",
         "def f(bars): return bars._replace(ax=None), bars._fields",
         "class A:\n    _stream = 1\ndef f(a): return a._stream",
+        "from polyaforest.plots._nodes import node_labels",
+        "from polyaforest.detectors import StreamingMPF",
         "def f(thing): return thing.__dict__, thing._defined_nowhere_in_polyaforest",
     ],
 )

@@ -22,7 +22,7 @@ from matplotlib.text import Text
 
 from polyaforest import BatchMPF, StreamingMPF, plots
 from polyaforest.explain import ContextWindow, Explanation
-from polyaforest.timeseries import Forecast
+from polyaforest.series import Forecast
 
 IMAGES = Path(__file__).parents[1] / "images"
 MOST_DIFFERENT = 10.0  # the root of the mean square over all pixels, of 255: releases of matplotlib differ by up to 7

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import polyaforest
-from polyaforest import datasets, explain, plots, timeseries
+from polyaforest import datasets, explain, plots, series
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ def test_site_shows_all_public_names_and_loads_nothing(sources):
     found = {entry["location"] for entry in json.loads((sources / "site/search/search_index.json").read_text())["docs"]}
     anchors = {location.partition("#")[2] for location in found if location.startswith("reference/")}
     public = {f"polyaforest.{name}" for name in polyaforest.__all__}
-    for module in (datasets, explain, plots, timeseries):
+    for module in (datasets, explain, plots, series):
         public |= {f"{module.__name__}.{name}" for name in module.__all__}
     assert public - anchors == set()
     for page in (sources / "site").rglob("*.html"):

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from use_models import verdict
 
-from polyaforest.persistence.codec import pack
-from polyaforest.persistence.modelfile import write_model
+from polyaforest.storage.codec import pack
+from polyaforest.storage.modelfile import write_model
 
 pytestmark = pytest.mark.fuzz
 

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from polyaforest import BatchMPF, Reservoir, SeriesMPF, StreamingMPF, Tree, Window
-from polyaforest.persistence.codec import VERSION
-from polyaforest.persistence.modelfile import FORMAT_VERSION
+from polyaforest.storage.codec import VERSION
+from polyaforest.storage.modelfile import FORMAT_VERSION
 
 HERE = Path(__file__).parent
 ROWS = (np.arange(120).reshape(40, 3) * 37 % 61) / 7.0  # no generator, whose numbers another release may change

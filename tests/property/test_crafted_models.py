@@ -16,7 +16,7 @@ import pytest
 from crafted import good_models, placed
 from effort import mostly_slow
 
-from polyaforest.persistence.modelfile import write_model
+from polyaforest.storage.modelfile import write_model
 
 PATIENCE = 300.0  # seconds, the compilation of kernels included: what takes longer hangs
 TESTS = Path(__file__).parents[1]

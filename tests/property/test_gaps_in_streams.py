@@ -19,7 +19,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from streams import assert_whole, bits
 
 from polyaforest import EpsilonPhi, Reservoir, StreamingMPF, Window, load
-from polyaforest.estimators import loads
+from polyaforest.detectors import loads
 from polyaforest.forest import imputation, stream
 
 WARM_UP, MOST, N = 8, 12, 40

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from polyaforest import BatchMPF, EpsilonPhi, Reservoir, StreamingMPF, Tree
+from polyaforest.detectors import loads
 from polyaforest.distributed.passes import fit_in_passes
-from polyaforest.estimators import loads
 from tests.effort import examples
 
 N_TREES = 6

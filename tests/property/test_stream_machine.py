@@ -27,7 +27,7 @@ from strategies import CODES, policies, seeds, stream_points, stream_times
 
 from polyaforest import StreamingMPF
 from polyaforest.core.arrays import QUESTIONS
-from polyaforest.estimators import loads
+from polyaforest.detectors import loads
 from polyaforest.forest.integrity import check_forest
 from polyaforest.retention import Reservoir, Window
 

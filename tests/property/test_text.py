@@ -13,8 +13,8 @@ from polyaforest import StreamingMPF
 from polyaforest.core.text import json_shown, label, printable, width
 from polyaforest.core.validation import NamedRows
 from polyaforest.detection import report
-from polyaforest.io._json import to_json
 from polyaforest.io.errors import BadInput
+from polyaforest.io.json_values import to_json
 
 ANYTHING = st.text(st.characters())  # surrogates, too
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from polyaforest import Reservoir, SeriesMPF, StreamingMPF, Window
 from polyaforest.datasets import shingle
-from polyaforest.timeseries import EventTracker, find_events
-from polyaforest.timeseries._contexts import layout_of
-from polyaforest.timeseries._rhythm import has_context
-from polyaforest.timeseries._shingles import Pattern, align, new_track
+from polyaforest.series import EventTracker, find_events
+from polyaforest.series.contexts import layout_of
+from polyaforest.series.rhythm import has_context
+from polyaforest.series.shingles import Pattern, align, new_track
 
 # ---- the rules once more, slowly -------------------------------------------------------------------------------------
 

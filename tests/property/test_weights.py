@@ -12,7 +12,7 @@ from scipy.stats import binom
 from strategies import policies, rows_of_a_stream, seeds
 
 from polyaforest import BatchMPF, Reservoir, StreamingMPF, Tree, Window
-from polyaforest.estimators import loads
+from polyaforest.detectors import loads
 from polyaforest.forest import copies
 
 SMALL = {"n_estimators": 3, "random_state": 0}

@@ -18,8 +18,8 @@ from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Tree, load
 from polyaforest.core.arrays import QUESTIONS
 from polyaforest.core.categories import LONGEST_KEPT, Categories, canonical, code_of, encode
 from polyaforest.core.validation import NamedRows
-from polyaforest.estimators import loads
-from polyaforest.persistence.modelfile import ModelFileError
+from polyaforest.detectors import loads
+from polyaforest.storage.modelfile import ModelFileError
 
 RNG = np.random.default_rng(0)
 N = 300
@@ -398,7 +398,7 @@ def test_categories_of_damaged_files_are_refused(columns, texts, message):
 
 
 def test_a_file_with_texts_and_no_columns_is_refused(tmp_path):
-    from polyaforest.persistence.modelfile import write_model
+    from polyaforest.storage.modelfile import write_model
 
     header, arrays = small(StreamingMPF).fit(FRAME)._state()
     del header["categories"]

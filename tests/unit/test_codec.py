@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from polyaforest import BatchMPF, ModelFileError, SeriesMPF, StreamingMPF
-from polyaforest.estimators import loads
-from polyaforest.persistence.codec import is_packed, pack, unpack
+from polyaforest.detectors import loads
+from polyaforest.storage.codec import is_packed, pack, unpack
 
 HEADER = {"detector": "x", "nested": {"list": [1, 2.5, None, True], "text": "é\ud800"}}
 ARRAYS = {

@@ -10,8 +10,8 @@ from crafted import MODELS, changed, good_blocks, judged
 from numpy.testing import assert_array_equal
 
 from polyaforest import ModelFileError, SeriesMPF, StreamingMPF
-from polyaforest.estimators import loads
-from polyaforest.persistence.codec import pack, unpack
+from polyaforest.detectors import loads
+from polyaforest.storage.codec import pack, unpack
 
 ROWS = np.random.default_rng(3).normal(size=(900, 3))
 

@@ -9,9 +9,9 @@ from streams import bits
 
 import polyaforest
 from polyaforest import BatchMPF, EpsilonPhi, Reservoir, StreamingMPF, Window
-from polyaforest.estimators import loads
+from polyaforest.detectors import loads
 from polyaforest.forest import imputation, stream
-from polyaforest.persistence.modelfile import read_model, write_model
+from polyaforest.storage.modelfile import read_model, write_model
 
 NAN = np.nan
 ROWS = np.random.default_rng(0).normal([3.0, -1.0, 0.5], [1.0, 20.0, 0.1], size=(40, 3))

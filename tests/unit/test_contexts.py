@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from polyaforest.core.arrays import NONE
-from polyaforest.timeseries import Shingler
-from polyaforest.timeseries._contexts import (
+from polyaforest.series import Shingler
+from polyaforest.series.contexts import (
     LEAST,
     LENGTH,
     PHASE,
@@ -17,8 +17,8 @@ from polyaforest.timeseries._contexts import (
     phase_features,
     season_features,
 )
-from polyaforest.timeseries._rhythm import LEAST_READINGS, find_periods, has_context, is_series
-from polyaforest.timeseries._shingles import Pattern, align, new_track
+from polyaforest.series.rhythm import LEAST_READINGS, find_periods, has_context, is_series
+from polyaforest.series.shingles import Pattern, align, new_track
 
 CONTEXT = Pattern(None, 3, False, (), "UTC")
 

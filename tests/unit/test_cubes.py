@@ -14,11 +14,11 @@ from reference import naive
 
 from polyaforest.core import boxes
 from polyaforest.core.arrays import ALL_YES, QUESTIONS
-from polyaforest.decision.calibration import as_beyond, boxes_without
 from polyaforest.forest.spec import weighting_of_domain, weighting_of_rows, weighting_of_sample
 from polyaforest.forest.survey import Facts, answers_of
 from polyaforest.kernels import cubes as helpers
 from polyaforest.kernels import geometry
+from polyaforest.model.calibration import as_beyond, boxes_without
 
 NAMES = "length distance meet join says_no low_side high_side choose_question live_questions new_questions"
 cubes = all_from_python(helpers, *NAMES.split())

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from polyaforest import SeriesMPF, StreamingMPF, load
+from polyaforest.detectors import loads
 from polyaforest.drift import DriftMonitor
-from polyaforest.estimators import loads
 
 _REFERENCE = 128
 _CHANGE = 400

@@ -14,10 +14,10 @@ import pytest
 from polyaforest import ModelFileError, SeriesMPF, StreamingMPF
 from polyaforest.core.boxes import as_codes
 from polyaforest.core.categories import ABSENT, Codes, encode
+from polyaforest.detectors import loads
 from polyaforest.drift import DriftMonitor
 from polyaforest.drift.windows import SharedTrees
-from polyaforest.estimators import loads
-from polyaforest.persistence.codec import pack, unpack
+from polyaforest.storage.codec import pack, unpack
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "monitor-0-numbers.monitor"
 N, CHANGE = 256, 600

@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 
 from polyaforest import BatchMPF, ModelFileError, Reservoir, StreamingMPF, Tree
 from polyaforest.core.arrays import NONE
-from polyaforest.estimators._forest import Offset
+from polyaforest.detectors._forest import Offset
 from polyaforest.explain import context
 from polyaforest.explain.explanation import Explanation, Explanations, _number, _odds_in_words, _share_in_words
 from polyaforest.forest import attribute

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.lib import format as npy
 
-from polyaforest.persistence import modelfile
-from polyaforest.persistence.modelfile import ModelFileError, read_model, version_for, write_model
+from polyaforest.storage import modelfile
+from polyaforest.storage.modelfile import ModelFileError, read_model, version_for, write_model
 
 HEADER = {"kind": "x", "values": [1, 0.1, None, True, "ä\ud800"], "nested": {"": {}}}
 ARRAYS = {"cut": np.array([[0.5, -0.0, np.nan]]), "tree/left": np.array([1, -1], np.int32), "empty": np.zeros((2, 0))}
@@ -574,8 +574,8 @@ def interrupted(*_args, **_options):
         "os.fsync",
         "os.replace",
         "os.chmod",
-        "polyaforest.persistence.modelfile._write_entry",
-        "polyaforest.persistence.modelfile._seal",
+        "polyaforest.storage.modelfile._write_entry",
+        "polyaforest.storage.modelfile._seal",
     ],
 )
 def test_error_leaves_old_file_only(model, monkeypatch, place, failure):

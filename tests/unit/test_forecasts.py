@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from polyaforest import SeriesMPF, StreamingMPF
-from polyaforest.timeseries import Forecast
-from polyaforest.timeseries._contexts import LENGTH, layout_of, mean_deviations, season_features
-from polyaforest.timeseries._forecasts import PastChanges, foresee, usual_by_rhythm
-from polyaforest.timeseries._steps import fold_on_steps
+from polyaforest.series import Forecast
+from polyaforest.series.contexts import LENGTH, layout_of, mean_deviations, season_features
+from polyaforest.series.forecasts import PastChanges, foresee, usual_by_rhythm
+from polyaforest.series.steps import fold_on_steps
 
 
 def daily(n, period=24, noise=0.1, seed=0, n_channels=1):

@@ -10,7 +10,7 @@ from golden import make
 from golden.make import RECORDS, STORES, answers, watch
 
 import polyaforest
-from polyaforest.estimators import loads
+from polyaforest.detectors import loads
 from polyaforest.live import read_model, read_notes
 
 KEPT = sorted((Path(__file__).parents[1] / "golden").glob("*.models"))

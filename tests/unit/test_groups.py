@@ -11,8 +11,8 @@ from sklearn.base import clone
 
 import polyaforest
 from polyaforest import BatchMPF, EpsilonPhi, GroupedMPF, StreamingMPF, Tree
-from polyaforest.estimators import loads
-from polyaforest.persistence.codec import pack, unpack
+from polyaforest.detectors import loads
+from polyaforest.storage.codec import pack, unpack
 
 RNG = np.random.default_rng(0)
 COUNTRY = np.repeat(["DE", "LU", "MT"], [900, 200, 20])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import polyaforest
 from polyaforest import BatchMPF, Detections, ModelFileError, StreamingMPF
 from polyaforest.core.validation import NamedRows
-from polyaforest.decision.calibration import RunningCalibration
-from polyaforest.decision.thresholds import ThresholdPolicy
+from polyaforest.model.calibration import RunningCalibration
+from polyaforest.model.thresholds import ThresholdPolicy
 
 ROWS = np.random.default_rng(8).normal(size=(260, 2))
 ROWS[[180, 240]] = [[9.0, 0.0], [0.0, -12.0]]

@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 from streams import assert_whole, bits
 
 from polyaforest import EpsilonPhi, GroupedMPF, Reservoir, SeriesMPF, StreamingMPF, Window, load
-from polyaforest.estimators import loads
+from polyaforest.detectors import loads
 from polyaforest.forest import learn, stream
 from polyaforest.service import outlook
 

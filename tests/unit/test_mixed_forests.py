@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from polyaforest import BatchMPF, StreamingMPF, Tree
 from polyaforest.core.arrays import QUESTIONS
-from polyaforest.estimators import loads
-from polyaforest.estimators.tables import TableFit
+from polyaforest.detectors import loads
+from polyaforest.detectors.tables import TableFit
 from polyaforest.forest import score
 from polyaforest.forest.integrity import CorruptForestError, check_forest
 

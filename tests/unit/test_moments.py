@@ -13,8 +13,8 @@ from shares import OUTSIDE, cells_of_rows, places_of_rows, shares_of_tree
 from strategies import matrices, prior_strengths, probes, seeds
 
 from polyaforest import BatchMPF, StreamingMPF, Tree
-from polyaforest.decision.credible import Masses, interval, moments
 from polyaforest.kernels.moments import log_excess
+from polyaforest.model.credible import Masses, interval, moments
 
 N_TREES = 4
 BOX = [[-3.0, -3.0], [3.0, 3.0]]
@@ -218,7 +218,7 @@ def test_intervals_do_not_depend_on_other_rows_or_threads():
 def test_many_rows_are_processed_in_blocks(monkeypatch):
     detector, X = fitted("process")
     whole = detector.credible_interval(X), *detector.mass(X, return_std=True)
-    monkeypatch.setattr("polyaforest.estimators._masses._ROWS_OF_MASSES", 3)
+    monkeypatch.setattr("polyaforest.detectors._masses._ROWS_OF_MASSES", 3)
     monkeypatch.setattr("polyaforest.forest.posterior._ROWS_OF_A_MIXTURE", 2)
     for part, again in zip(whole, (detector.credible_interval(X), *detector.mass(X, return_std=True)), strict=True):
         np.testing.assert_allclose(part, again, rtol=1e-9)

@@ -11,10 +11,10 @@ from numpy.testing import assert_array_equal
 
 import polyaforest
 from polyaforest import Detections, SeriesMPF, StreamingMPF
-from polyaforest.estimators import loads
+from polyaforest.detectors import loads
 from polyaforest.kernels.contexts import fill_novelties
-from polyaforest.timeseries._contexts import REACH
-from polyaforest.timeseries._novelty import KNOWN, LEAST, KnownReadings
+from polyaforest.series.contexts import REACH
+from polyaforest.series.novelty import KNOWN, LEAST, KnownReadings
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

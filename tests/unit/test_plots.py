@@ -26,11 +26,11 @@ from sklearn.metrics import auc, average_precision_score, roc_auc_score
 from polyaforest import BatchMPF, StreamingMPF, Tree, plots
 from polyaforest.drift import DriftMonitor
 from polyaforest.explain import ContextWindow, Explanation
-from polyaforest.plots._canvas import HIGH, LOW
 from polyaforest.plots._nodes import nodes_of
 from polyaforest.plots._trace import spans_of
 from polyaforest.plots._tree import share_of
-from polyaforest.timeseries import Forecast
+from polyaforest.plots.canvas import HIGH, LOW
+from polyaforest.series import Forecast
 
 RNG = np.random.default_rng(0)
 PLANE = pd.DataFrame(RNG.normal([20.0, 5.0], [4.0, 1.0], size=(40, 2)), columns=["load", "latency"])

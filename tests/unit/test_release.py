@@ -15,7 +15,7 @@ from strategies import seeds
 import polyaforest
 from polyaforest import BatchMPF, EpsilonPhi, StreamingMPF, Tree
 from polyaforest.core.arrays import NONE
-from polyaforest.estimators import loads
+from polyaforest.detectors import loads
 from polyaforest.forest import privacy
 from polyaforest.forest.integrity import check_forest
 

@@ -14,7 +14,7 @@ from streams import NODE_PARTS
 
 import polyaforest
 from polyaforest import BatchMPF, ModelFileError, Reservoir, StreamingMPF, Tree, Window
-from polyaforest.persistence.modelfile import read_model, write_model
+from polyaforest.storage.modelfile import read_model, write_model
 
 ROWS = np.random.default_rng(3).normal(size=(60, 3)).round(1)  # rounded: some coordinates are equal
 TIMES = np.arange(60.0) * 1.5

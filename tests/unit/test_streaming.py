@@ -16,7 +16,7 @@ from streams import NODE_PARTS, assert_whole, bits
 
 from polyaforest import LeafKind, Reservoir, StreamingMPF, Tree, Window
 from polyaforest.core import parallel
-from polyaforest.estimators import _streaming
+from polyaforest.detectors import _streaming
 from polyaforest.forest import grow, stream
 from polyaforest.forest.integrity import check_forest
 

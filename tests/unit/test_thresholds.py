@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyaforest.decision.calibration import RunningCalibration
-from polyaforest.decision.thresholds import (
+from polyaforest.model.calibration import RunningCalibration
+from polyaforest.model.thresholds import (
     AUTO_RATE,
     LONGEST_RUN,
     ThresholdPolicy,

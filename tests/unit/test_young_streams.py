@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from polyaforest import StreamingMPF
 from polyaforest.core import parallel
 from polyaforest.core.rng import seed_states, seeds_of_stream
-from polyaforest.persistence import modelfile
+from polyaforest.storage import modelfile
 
 ROWS = np.random.default_rng(11).normal(size=(40, 3))
 

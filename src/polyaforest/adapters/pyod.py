@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from polyaforest import estimators
+from polyaforest import detectors
 from polyaforest.adapters._shared import anomaly_scores
 from polyaforest.core.arrays import Array
 from polyaforest.core.extras import extra
@@ -24,7 +24,7 @@ __all__ = ["BatchMPF", "StreamingMPF"]
 class _Detector(Guarded, BaseDetector):
     """Common base. It takes the parameters of the wrapped detector; `contamination` may be a thresholder."""
 
-    _wrapped: ClassVar[type[estimators.StreamingMPF | estimators.BatchMPF]]
+    _wrapped: ClassVar[type[detectors.StreamingMPF | detectors.BatchMPF]]
 
     def fit(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Self:
         """Fit on the rows of `X`, score them and set the threshold; `y` is ignored with PyOD's warning.
@@ -99,7 +99,7 @@ class StreamingMPF(_Detector):
     array([0, 1])
     """
 
-    _wrapped = estimators.StreamingMPF
+    _wrapped = detectors.StreamingMPF
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class StreamingMPF(_Detector):
         n_estimators: int = 100,
         max_samples: int | float | str | None = "auto",
         window: Any = "auto",
-        tree: estimators.Tree | None = None,
-        score_type: str | estimators.EpsilonPhi = "margins",
+        tree: detectors.Tree | None = None,
+        score_type: str | detectors.EpsilonPhi = "margins",
         missing: str = "impute",
         categorical_features: Any = "from_dtype",
         random_state: Any = None,
@@ -147,15 +147,15 @@ class BatchMPF(_Detector):
         As for `StreamingMPF`.
     """
 
-    _wrapped = estimators.BatchMPF
+    _wrapped = detectors.BatchMPF
 
     def __init__(
         self,
         contamination: Any = 0.1,
         *,
         n_estimators: int = 100,
-        tree: estimators.Tree | None = None,
-        score_type: str | estimators.EpsilonPhi = "log_mass",
+        tree: detectors.Tree | None = None,
+        score_type: str | detectors.EpsilonPhi = "log_mass",
         missing: str = "impute",
         categorical_features: Any = "from_dtype",
         random_state: Any = None,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from polyaforest import drift, estimators
+from polyaforest import detectors, drift
 from polyaforest.adapters._shared import anomaly_scores
 from polyaforest.core.arrays import Array
 from polyaforest.core.categories import Categories, canonical, code_of, encode
@@ -17,7 +17,7 @@ from polyaforest.core.extras import extra
 from polyaforest.core.locks import Guarded
 from polyaforest.core.score import EpsilonPhi
 from polyaforest.core.validation import LARGEST, NamedRows, read_sample_weight, read_stamps
-from polyaforest.estimators import Tree
+from polyaforest.detectors import Tree
 from polyaforest.retention import Reservoir, Window
 
 with extra(__name__, "river"):
@@ -128,13 +128,13 @@ class StreamingMPF(Guarded, AnomalyDetector):
         self.n_jobs = n_jobs
         self._columns: dict[Hashable, int] = {}
         self._coded: set[Hashable] = set()  # features that are categories
-        self._forest: estimators.StreamingMPF | None = None
+        self._forest: detectors.StreamingMPF | None = None
         self._n_learned = 0
         self._latest = np.empty(0)  # the last row learned
         self._n_since_new: int | None = None  # observations since the last new feature, None once its scale is known
 
     @property
-    def forest(self) -> estimators.StreamingMPF | None:
+    def forest(self) -> detectors.StreamingMPF | None:
         """The underlying forest; None before the first observation."""
         return self._forest
 
@@ -243,7 +243,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
         for row in zip(*(cells[name].tolist() for name in names), strict=True):
             self.learn_one(dict(zip(names, row, strict=True)))
 
-    def _learn_known_columns(self, forest: estimators.StreamingMPF, cells: Mapping[Hashable, Array]) -> bool:
+    def _learn_known_columns(self, forest: detectors.StreamingMPF, cells: Mapping[Hashable, Array]) -> bool:
         """Learn columns of known features together; return False if rows have to be learned one by one."""
         texts: dict[float, str] = {}
         table = np.empty((len(next(iter(cells.values()))), len(cells)))
@@ -291,7 +291,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
     def _is_empty(self, given: Mapping[Hashable, float]) -> bool:
         return not given and self.missing is None
 
-    def _row(self, forest: estimators.StreamingMPF, given: Mapping[Hashable, float]) -> Array:
+    def _row(self, forest: detectors.StreamingMPF, given: Mapping[Hashable, float]) -> Array:
         """Return a row (1, D) of the known features, with missing ones imputed."""
         row = np.array([[given.get(name, math.nan) for name in self._columns]])
         absent = np.isnan(row[0])
@@ -302,7 +302,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
             row[0, absent] = (self._nearest(forest, row[0]) if fillers is None else np.array(fillers))[absent]
         return row
 
-    def _nearest(self, forest: estimators.StreamingMPF, row: Array) -> Array:
+    def _nearest(self, forest: detectors.StreamingMPF, row: Array) -> Array:
         """Return the stored point nearest to `row` in its known features, scaled by mean absolute deviation."""
         keeps_points = forest.is_fitted and forest.keeps_points_
         held = self._held(forest)[::-1] if keeps_points else np.empty(0)  # latest first, to win ties
@@ -320,7 +320,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
         nearest: Array = held[np.argmin(distances)]
         return nearest
 
-    def _held(self, forest: estimators.StreamingMPF) -> Array:
+    def _held(self, forest: detectors.StreamingMPF) -> Array:
         """Return the stored points, with codes of categories."""
         held = forest.points_
         if not self._coded:
@@ -341,8 +341,8 @@ class StreamingMPF(Guarded, AnomalyDetector):
         self._partial_fit(forest, row, named, t, chance)
         self._columns, self._coded, self._forest = columns, given.coded, forest
 
-    def _new_forest(self) -> estimators.StreamingMPF:
-        return estimators.StreamingMPF(
+    def _new_forest(self) -> detectors.StreamingMPF:
+        return detectors.StreamingMPF(
             n_estimators=self.n_estimators,
             window=self.window,
             tree=self.tree,
@@ -353,14 +353,14 @@ class StreamingMPF(Guarded, AnomalyDetector):
             n_jobs=self.n_jobs,
         )
 
-    def _partial_fit(self, forest: estimators.StreamingMPF, row: Array, named: Any, t: Any, chance: float) -> None:
+    def _partial_fit(self, forest: detectors.StreamingMPF, row: Array, named: Any, t: Any, chance: float) -> None:
         """Learn a row with probability `chance`; `named` is the row in the form that the forest accepts."""
         n_before = forest.n_seen_ if forest.is_fitted else 0
         forest.partial_fit(named, times=_times(t), sample_weight=None if chance == 1 else [chance])
         if forest.n_seen_ > n_before:
             self._learned(forest, row)
 
-    def _add_features(self, forest: estimators.StreamingMPF, given: _Given, t: Any) -> estimators.StreamingMPF:
+    def _add_features(self, forest: detectors.StreamingMPF, given: _Given, t: Any) -> detectors.StreamingMPF:
         """Add columns for new features, if any, and rebuild the trees from the stored points; return the forest."""
         new = _in_order(given.values.keys() - self._columns.keys())
         if not new or not forest.keeps_points_:
@@ -382,12 +382,12 @@ class StreamingMPF(Guarded, AnomalyDetector):
 
     def _relearned(
         self,
-        forest: estimators.StreamingMPF,
+        forest: detectors.StreamingMPF,
         values: Array,
         columns: dict[Hashable, int],
         coded: set[Hashable],
         texts: Mapping[float, str],
-    ) -> estimators.StreamingMPF:
+    ) -> detectors.StreamingMPF:
         """Return a forest fitted on the stored points, extended by these values of new features."""
         held = self._held(forest)
         if not len(held):
@@ -402,7 +402,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
         assert self.missing is not None
         return code_of(canonical(self.missing) or "") if is_coded else self.missing
 
-    def _learned(self, forest: estimators.StreamingMPF, rows: Array) -> None:
+    def _learned(self, forest: detectors.StreamingMPF, rows: Array) -> None:
         """Keep the latest row, and rebuild the trees 1, 2, 4, ... observations after a new feature."""
         self._n_learned += len(rows)
         self._latest = rows[-1]

@@ -50,7 +50,7 @@ def command(rows: int, columns: int, seconds: float, seed: int, as_json: bool) -
     if as_json:
         import orjson
 
-        from polyaforest.io._json import to_json
+        from polyaforest.io.json_values import to_json
 
         report = {"rows": rows, "columns": columns, "machine": _machine(), "speeds": _with_ratios(speeds)}
         click.echo(to_json(report, orjson.OPT_INDENT_2).decode())

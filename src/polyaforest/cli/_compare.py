@@ -149,8 +149,8 @@ def command(ctx: click.Context, /, **given: Any) -> None:
 
 def _check_place(chosen: CompareOptions) -> None:
     """Check that the report can be written, before reading anything."""
-    from polyaforest.persistence.modelfile import check_location, check_regular_file
-    from polyaforest.plots._canvas import matplotlib
+    from polyaforest.plots.canvas import matplotlib
+    from polyaforest.storage.modelfile import check_location, check_regular_file
 
     assert chosen.html is not None
     if os.path.realpath(chosen.html) in map(os.path.realpath, (chosen.before, chosen.after)):

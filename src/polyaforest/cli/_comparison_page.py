@@ -30,7 +30,7 @@ footer { margin-top: 3em; color: #666; font-size: 0.9em; }
 
 def write_page(path: str, result: Comparison) -> None:
     """Write the report to a file, completely or not at all."""
-    from polyaforest.persistence.modelfile import replacing
+    from polyaforest.storage.modelfile import replacing
 
     with replacing(realpath(path)) as file:
         file.write(page(result).encode("utf-8", "backslashreplace"))

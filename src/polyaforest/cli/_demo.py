@@ -43,7 +43,7 @@ def _within(folder: str, name: str) -> str:
 
 def write_example(folder: str) -> str:
     """Write the example and return its path; raise if another file has that name."""
-    from polyaforest.persistence.modelfile import replacing
+    from polyaforest.storage.modelfile import replacing
 
     path, text = _within(folder, NAME), example_text()
     os.makedirs(folder, exist_ok=True)
@@ -58,7 +58,7 @@ def write_example(folder: str) -> str:
 
 def _contents(path: str) -> str:
     """Return the text of a file, empty if it does not exist."""
-    from polyaforest.persistence.modelfile import check_regular_file
+    from polyaforest.storage.modelfile import check_regular_file
 
     check_regular_file(path)
     try:

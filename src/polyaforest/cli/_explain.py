@@ -116,7 +116,7 @@ def _no_such_row(table: Table, number: int) -> ValueError:
 
 def _print(number: int, explanation: Explanation, *, as_json: bool, is_only: bool) -> None:
     """Print one explanation."""
-    from polyaforest.io._json import to_json
+    from polyaforest.io.json_values import to_json
 
     if as_json:
         click.echo(to_json({"row": number, **explanation.to_dict()}).decode())

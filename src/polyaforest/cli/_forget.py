@@ -55,7 +55,7 @@ def command(
     out: str | None,
 ) -> None:
     """Run `polyaforest forget`."""
-    from polyaforest.persistence.model_store import is_model_store
+    from polyaforest.storage.model_store import is_model_store
 
     listed = [] if ids_from is None else [name.decode() for name in _lines(ids_from)]
     wanted, chosen = list(dict.fromkeys([*ids, *filter(None, listed)])), list(dict.fromkeys(partitions))
@@ -158,7 +158,7 @@ def _report_missing(missing: Sequence[str]) -> None:
 
 def _lines(path: str) -> Iterator[bytes]:
     """Yield the lines of a file or pipe; raise if one is too long."""
-    from polyaforest.io._blocks import after_last_line, blocks, open_bytes
+    from polyaforest.io.blocks import after_last_line, blocks, open_bytes
 
     with closing(open_bytes(path)) as opened:
         for block in blocks(opened, after_last_line):

@@ -33,7 +33,7 @@ def command(model: str, by: str | None, as_json: bool) -> None:
     """Run `polyaforest info`."""
     import orjson
 
-    from polyaforest.io._json import to_json
+    from polyaforest.io.json_values import to_json
 
     facts = facts_of_file(model, by)
     if as_json:
@@ -47,7 +47,7 @@ def facts_of_file(path: str, by: str | None = None) -> dict[str, Any]:
     import os
 
     from polyaforest.detection.pipeline import read_detector
-    from polyaforest.persistence.model_store import is_model_store, read_damaged, read_notes
+    from polyaforest.storage.model_store import is_model_store, read_damaged, read_notes
 
     about: dict[str, Any] = {"file": path, "bytes": os.path.getsize(path)}
     if not is_model_store(path):

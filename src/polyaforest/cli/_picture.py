@@ -18,13 +18,13 @@ from polyaforest.core.text import label
 from polyaforest.detection.pipeline import Detected
 from polyaforest.detection.report import Finding, format_place, format_span, is_date
 from polyaforest.io.tables import BadInput, gather
-from polyaforest.persistence.modelfile import check_regular_file, replacing
+from polyaforest.storage.modelfile import check_regular_file, replacing
 
 if TYPE_CHECKING:
     from polyaforest.explain import ContextWindow, Explanation
     from polyaforest.io.tables import TableColumns
     from polyaforest.plots import Trace
-    from polyaforest.timeseries import Forecast
+    from polyaforest.series import Forecast
 
 FORMATS = (".pdf", ".png", ".svg")
 _MOST_ROWS = 40_000  # to draw, besides the flagged ones
@@ -38,7 +38,7 @@ _CONTEXT_HEIGHT = 2.6
 
 def check_place(path: str) -> None:
     """Raise if a plot cannot be written to this path."""
-    from polyaforest.plots._canvas import matplotlib
+    from polyaforest.plots.canvas import matplotlib
 
     if os.path.splitext(path)[1].lower() not in FORMATS:
         raise BadInput(f"{path} must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
@@ -162,7 +162,7 @@ def _context_of(finding: Finding) -> ContextWindow | None:
 
 def _number_events(drawn: Trace, events: list[tuple[int, Finding]]) -> None:
     """Write the ranks of events above the first panel, at their times."""
-    from polyaforest.plots._canvas import SMALL, VERMILION
+    from polyaforest.plots.canvas import SMALL, VERMILION
 
     panel = (*drawn.panels, drawn.ax)[0]
     for rank, finding in events:
@@ -184,7 +184,7 @@ def _number_events(drawn: Trace, events: list[tuple[int, Finding]]) -> None:
 def _draw_contexts(panel: Any, events: list[tuple[int, Finding]]) -> None:
     """Draw the context windows of events side by side, each for the channel with the most bits."""
     from polyaforest.plots import context_window
-    from polyaforest.plots._canvas import drawable, plain
+    from polyaforest.plots.canvas import drawable, plain
 
     for ax, (rank, finding) in zip(panel.subplots(1, 2, squeeze=False)[0], events, strict=False):
         explanation = finding.explanation
@@ -200,7 +200,7 @@ def _draw_contexts(panel: Any, events: list[tuple[int, Finding]]) -> None:
 
 def _set_heading(panel: Any, words: str) -> None:
     """Set the heading of a panel."""
-    from polyaforest.plots._canvas import drawable, plain
+    from polyaforest.plots.canvas import drawable, plain
 
     plain(panel.suptitle(drawable(words, _LONGEST_HEADING), x=0.01, ha="left", fontsize=11))
 

@@ -277,7 +277,7 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
     from polyaforest.live import open_store
     from polyaforest.live.outputs import FileLines, PipeLines
     from polyaforest.live.watcher import Cadence, Watcher
-    from polyaforest.persistence.model_store import NotAStoreError
+    from polyaforest.storage.model_store import NotAStoreError
 
     where = given["address"] or given["file"]
     if given["out"] == "-" and sys.stdout is None:

@@ -57,7 +57,7 @@ def shingle(values: ArrayLike, size: int, label: ArrayLike) -> tuple[Floats, Lab
 def shingle(values: ArrayLike, size: int = 10, label: ArrayLike | None = None) -> Floats | tuple[Floats, Labels]:
     """Return all windows of `size` consecutive values.
 
-    Unlike `polyaforest.timeseries.Shingler`, which labels a window by its last reading and fills gaps, this follows the
+    Unlike `polyaforest.series.Shingler`, which labels a window by its last reading and fills gaps, this follows the
     paper's experiments.
 
     Parameters

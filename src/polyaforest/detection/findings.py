@@ -12,7 +12,7 @@ import numpy as np
 from polyaforest.core.arrays import Array
 from polyaforest.detection.pipeline import Detected, DetectorSettings, places_by_partition
 from polyaforest.detection.report import Finding, RunSummary, reason, stamp
-from polyaforest.timeseries import Event, EventTracker
+from polyaforest.series import Event, EventTracker
 
 if TYPE_CHECKING:
     from polyaforest.explain import Explanation

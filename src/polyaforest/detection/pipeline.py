@@ -15,9 +15,8 @@ import numpy as np
 
 from polyaforest.core.arrays import Array
 from polyaforest.core.validation import NamedRows
-from polyaforest.decision.thresholds import AUTO_RATE, least_calibration
 from polyaforest.detection.report import count, moment
-from polyaforest.estimators import (
+from polyaforest.detectors import (
     BatchMPF,
     Detections,
     EpsilonPhi,
@@ -29,11 +28,12 @@ from polyaforest.estimators import (
     loads,
 )
 from polyaforest.io.tables import BadInput, TableChunk, TableColumns, open_table
-from polyaforest.persistence.model_store import ModelStore, is_model_store, read_model, read_notes
-from polyaforest.timeseries import Forecast, find_events
-from polyaforest.timeseries._calendar import moved_on
-from polyaforest.timeseries._contexts import LEAST, REACH
-from polyaforest.timeseries._rhythm import LEAST_READINGS, has_context, is_series
+from polyaforest.model.thresholds import AUTO_RATE, least_calibration
+from polyaforest.series import Forecast, find_events
+from polyaforest.series.calendar import moved_on
+from polyaforest.series.contexts import LEAST, REACH
+from polyaforest.series.rhythm import LEAST_READINGS, has_context, is_series
+from polyaforest.storage.model_store import ModelStore, is_model_store, read_model, read_notes
 
 if TYPE_CHECKING:
     from polyaforest.explain import Explanation

@@ -17,8 +17,8 @@ import numpy as np
 
 from polyaforest.core.arrays import Array
 from polyaforest.core.extras import extra
-from polyaforest.estimators import BatchMPF, StreamingMPF, loads
-from polyaforest.estimators.tables import WeighTask
+from polyaforest.detectors import BatchMPF, StreamingMPF, loads
+from polyaforest.detectors.tables import WeighTask
 from polyaforest.forest.copies import starts_of
 
 with extra(__name__, "dask", "datasketches", "pandas"):

@@ -17,8 +17,8 @@ import numpy as np
 
 from polyaforest.core.categories import Categories, code_of
 from polyaforest.core.validation import NamedRows
-from polyaforest.estimators import SeriesMPF, StreamingMPF, loads
-from polyaforest.estimators.sifting import progress, sift, why_unusable, words_of
+from polyaforest.detectors import SeriesMPF, StreamingMPF, loads
+from polyaforest.detectors.sifting import progress, sift, why_unusable, words_of
 
 __all__ = ["KeyedJudge", "KeyedResult", "KeyedRow", "State", "Status", "default_detector"]
 

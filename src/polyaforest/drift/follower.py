@@ -13,6 +13,7 @@ from polyaforest.core import schema
 from polyaforest.core.arrays import Array
 from polyaforest.core.categories import Categories, Codes
 from polyaforest.core.validation import NamedRows
+from polyaforest.detectors import StreamingMPF
 from polyaforest.drift.changes import (
     GRADUAL,
     MIN_REFERENCE,
@@ -24,9 +25,8 @@ from polyaforest.drift.changes import (
     locate,
 )
 from polyaforest.drift.windows import SharedTrees, StreamPoints, Thresholds, Windows, find_thresholds
-from polyaforest.estimators import StreamingMPF
 from polyaforest.forest.point_store import Key
-from polyaforest.persistence.modelfile import Arrays, Header
+from polyaforest.storage.modelfile import Arrays, Header
 
 _PIECE = 256  # points that are followed together
 _SHORTEST = 8  # points of a window; each longer one has twice as many, up to those of the reference

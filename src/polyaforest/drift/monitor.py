@@ -28,14 +28,14 @@ from polyaforest.core.validation import (
     read_one_or_more_keys,
     read_stamps,
 )
-from polyaforest.decision.thresholds import Detections
+from polyaforest.detectors import SeriesMPF, StreamingMPF
 from polyaforest.drift.changes import MIN_REFERENCE, Change, RunLengths, Trace
 from polyaforest.durations import parse_duration
-from polyaforest.estimators import SeriesMPF, StreamingMPF
 from polyaforest.forest.point_store import Key
-from polyaforest.persistence.codec import pack, unpack
-from polyaforest.persistence.modelfile import Arrays, Header, Place, read_model, write_model
-from polyaforest.persistence.state import decode, encode, encode_columns, reporting_invalid_model
+from polyaforest.model.thresholds import Detections
+from polyaforest.storage.codec import pack, unpack
+from polyaforest.storage.modelfile import Arrays, Header, Place, read_model, write_model
+from polyaforest.storage.state import decode, encode, encode_columns, reporting_invalid_model
 
 if TYPE_CHECKING:
     from polyaforest.drift.follower import Follower

@@ -21,8 +21,8 @@ from polyaforest.forest.point_store import Key
 from polyaforest.forest.spec import Plan, weighting_of_rows
 from polyaforest.kernels import change
 from polyaforest.kernels.change import Cuts, Tally
-from polyaforest.persistence.modelfile import Arrays
-from polyaforest.persistence.state import pack_keys, unpack_keys
+from polyaforest.storage.modelfile import Arrays
+from polyaforest.storage.state import pack_keys, unpack_keys
 
 MAX_TREE_POINTS = 64  # points of the reference that a tree is grown on
 _REFERENCE_PER_TREE_POINT = 8  # fewer if the reference has fewer than so many points for each

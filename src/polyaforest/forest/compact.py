@@ -20,9 +20,9 @@ from polyaforest.forest.point_store import Key, PointStore
 from polyaforest.forest.spec import Plan
 from polyaforest.kernels import preorder
 from polyaforest.kernels.sampling import TreeSamples
-from polyaforest.persistence.modelfile import Arrays
-from polyaforest.persistence.state import pack_keys, unpack_keys
 from polyaforest.retention import Policy
+from polyaforest.storage.modelfile import Arrays
+from polyaforest.storage.state import pack_keys, unpack_keys
 
 _LAYOUT: Layout = {  # T trees, N nodes, I of them cut, D features, H points held, J scores; K bytes
     "size": (np.int32, "T"),

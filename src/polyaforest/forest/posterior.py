@@ -20,8 +20,8 @@ from polyaforest.core.arrays import (
 )
 from polyaforest.core.boxes import hull
 from polyaforest.core.parallel import ordered_sum, run, spans, tree_spans
-from polyaforest.decision.credible import Masses, interval
 from polyaforest.kernels import marginal, moments, polya, traversal
+from polyaforest.model.credible import Masses, interval
 
 _ROWS_OF_A_MIXTURE = 256  # rows whose quantiles are searched together
 

@@ -30,8 +30,6 @@ from polyaforest.core.boxes import empty_box
 from polyaforest.core.rng import seeds_of_stream
 from polyaforest.core.score import Score
 from polyaforest.core.validation import LARGEST, all_or_nothing, read_weights
-from polyaforest.decision.calibration import LEAST_ROWS, RunningCalibration
-from polyaforest.decision.thresholds import Detections, ThresholdPolicy
 from polyaforest.forest import compact, draws, gaps, grow, imputation, learn
 from polyaforest.forest.columns import LateColumns
 from polyaforest.forest.integrity import POINTS_LAYOUT, Layout, check_forest, check_layout, check_sample_sizes
@@ -41,9 +39,11 @@ from polyaforest.forest.spec import Plan, Weighting, unmeasured, weighting_of_ro
 from polyaforest.kernels.online import Limits
 from polyaforest.kernels.prequential import Scoring, StreamChunk
 from polyaforest.kernels.sampling import NO_CUTOFF, TreeSamples
-from polyaforest.persistence.modelfile import Arrays, Header
-from polyaforest.persistence.state import decode, encode, pack_keys, packed, unpack_keys, unpacked
+from polyaforest.model.calibration import LEAST_ROWS, RunningCalibration
+from polyaforest.model.thresholds import Detections, ThresholdPolicy
 from polyaforest.retention import Policy, Window
+from polyaforest.storage.modelfile import Arrays, Header
+from polyaforest.storage.state import decode, encode, pack_keys, packed, unpack_keys, unpacked
 
 WARM_UP = 256  # arrivals after which the weights of features are fixed
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree processes at a time

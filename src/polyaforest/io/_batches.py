@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ._blocks import OpenedInput, blocks
+from .blocks import OpenedInput, blocks
 from .reading import Interpretation
 
 __all__ = [

@@ -12,8 +12,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ._batches import BlockReader, Rejected, RowBatch, TableSample, sample_of, shortened
-from ._blocks import BLOCK_BYTES, OpenedInput, after_last_line
 from ._headers import is_data, names_of
+from .blocks import BLOCK_BYTES, OpenedInput, after_last_line
 from .errors import BadInput
 from .reading import Interpretation, Reading
 

@@ -23,8 +23,8 @@ import numpy as np
 import polars as pl
 
 from ._batches import RowBatch, TableSample, row_text, sample_of, shortened
-from ._blocks import OpenedInput, copied
 from ._headers import names_of
+from .blocks import OpenedInput, copied
 from .errors import BadInput, in_words
 from .paths import shown_path
 from .reading import Interpretation, Reading

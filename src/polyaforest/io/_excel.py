@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 
 from ._batches import RowBatch, TableSample, row_text, sample_of, shortened
-from ._blocks import OpenedInput
 from ._headers import is_data, names_of
+from .blocks import OpenedInput
 from .errors import BadInput, in_words
 from .reading import Interpretation, Reading
 

@@ -12,9 +12,9 @@ import orjson
 import polars as pl
 
 from ._batches import BlockReader, Rejected, RowBatch, TableSample, sample_of, shortened
-from ._blocks import BLOCK_BYTES, OpenedInput, after_last_line
-from ._json import flattened, parse_object
+from .blocks import BLOCK_BYTES, OpenedInput, after_last_line
 from .errors import BadInput, in_words
+from .json_values import flattened, parse_object
 
 __all__ = ["JsonlReader"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from ._batches import RowBatch, TableSample, row_text, sample_of, shortened
-from ._blocks import OpenedInput, copied
+from .blocks import OpenedInput, copied
 from .errors import BadInput
 from .reading import Interpretation
 

@@ -17,10 +17,10 @@ import orjson
 import polars as pl
 
 from polyaforest.core.text import printable
-from polyaforest.persistence.modelfile import replacing, without_waiting
+from polyaforest.storage.modelfile import replacing, without_waiting
 
-from ._json import to_json
 from .errors import BadInput, in_words
+from .json_values import to_json
 
 __all__ = ["FORMATS", "Results"]
 

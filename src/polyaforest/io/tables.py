@@ -20,7 +20,6 @@ from polyaforest.core.schema import MOST_COPIES
 from polyaforest.core.validation import LARGEST, NamedRows
 
 from ._batches import Rejected, RowBatch, TableReader, shortened
-from ._blocks import BLOCK_BYTES, OpenedInput, one_ahead, open_bytes
 from ._cells import categories as categories_of
 from ._cells import numbers, texts
 from ._columns import ReadPlan, TableColumns, plan_columns
@@ -29,6 +28,7 @@ from ._database import SQLITE, open_database, open_sqlite
 from ._excel import ExcelReader, is_workbook
 from ._jsonl import JsonlReader
 from ._parquet import ParquetReader
+from .blocks import BLOCK_BYTES, OpenedInput, one_ahead, open_bytes
 from .errors import BadInput, in_words
 from .paths import expand_paths, is_database, shown_path
 from .reading import Interpretation, Reading

@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from polyaforest.core import schema
+from polyaforest.detectors import BatchMPF, SeriesMPF, StreamingMPF, loads
 from polyaforest.drift import DriftMonitor
-from polyaforest.estimators import BatchMPF, SeriesMPF, StreamingMPF, loads
-from polyaforest.persistence import model_store
-from polyaforest.persistence.model_store import ModelStore, read_damaged, read_notes
-from polyaforest.persistence.state import MALFORMED
-from polyaforest.timeseries import EventTracker
+from polyaforest.series import EventTracker
+from polyaforest.storage import model_store
+from polyaforest.storage.model_store import ModelStore, read_damaged, read_notes
+from polyaforest.storage.state import MALFORMED
 
 __all__ = ["open_store", "read_damaged", "read_model", "read_notes"]
 

@@ -21,7 +21,7 @@ from polyaforest.io.sources import Position, Source
 from polyaforest.live import Entry, Store
 from polyaforest.live.judge import Judge, Judged, Piece, Result, whole_piece
 from polyaforest.live.verdicts import Arrival, Verdict
-from polyaforest.persistence.model_store import reporting_invalid_notes
+from polyaforest.storage.model_store import reporting_invalid_notes
 
 __all__ = ["Cadence", "Loop", "StreamCounts", "check_notes"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import IO, Any, TypeAlias
 
 from polyaforest.io.file_identity import DIGESTED, digest, is_reused, read_birth_time
-from polyaforest.persistence.modelfile import check_location, without_waiting
+from polyaforest.storage.modelfile import check_location, without_waiting
 
 __all__ = ["FileLines", "Lines", "PipeLines"]
 

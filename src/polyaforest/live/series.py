@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from polyaforest.estimators import SeriesMPF, StreamingMPF
+from polyaforest.detectors import SeriesMPF, StreamingMPF
 from polyaforest.live import Detector
-from polyaforest.timeseries._contexts import LEAST
-from polyaforest.timeseries._rhythm import is_series
+from polyaforest.series.contexts import LEAST
+from polyaforest.series.rhythm import is_series
 
 __all__ = ["decide", "n_until_decision"]
 

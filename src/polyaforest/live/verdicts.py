@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from polyaforest.detectors import SeriesMPF
 from polyaforest.drift import Change
-from polyaforest.estimators import SeriesMPF
 from polyaforest.explain import Explanation
 from polyaforest.forest.point_store import Key
-from polyaforest.io._json import to_json
+from polyaforest.io.json_values import to_json
 from polyaforest.io.records import ParsedRow, Record
 from polyaforest.live import Detector, Entry
-from polyaforest.timeseries import Event, EventTracker
+from polyaforest.series import Event, EventTracker
 
 __all__ = [
     "Arrival", "Bad", "Tracked", "Verdict", "as_lines", "bits_by_feature", "close_event", "describe_bad",

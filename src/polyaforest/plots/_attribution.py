@@ -11,7 +11,7 @@ import numpy as np
 
 from polyaforest.core.arrays import Array
 from polyaforest.explain import Attribution, Explanation, Explanations
-from polyaforest.plots._canvas import (
+from polyaforest.plots.canvas import (
     GREY,
     HIGH,
     LOW,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import Array
-from polyaforest.estimators._explaining import PolyaForest
-from polyaforest.plots._canvas import BLUE, SKY, canvas, check_forest, matplotlib, read_times, read_vector, write_dates
+from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.plots.canvas import BLUE, SKY, canvas, check_forest, matplotlib, read_times, read_vector, write_dates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

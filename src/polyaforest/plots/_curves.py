@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score, roc_curve
 
 from polyaforest.core.arrays import Array
-from polyaforest.plots._canvas import (
+from polyaforest.plots.canvas import (
     BLUE,
     GREEN,
     GREY,

@@ -9,7 +9,7 @@ import numpy as np
 
 from polyaforest.core.arrays import Array
 from polyaforest.drift import RunLengths, Trace
-from polyaforest.plots._canvas import (
+from polyaforest.plots.canvas import (
     BLUE,
     GREY,
     SMALL,

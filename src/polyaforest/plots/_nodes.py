@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import NONE, Array
-from polyaforest.estimators._explaining import PolyaForest
+from polyaforest.detectors.explaining import PolyaForest
 
 
 class Node(NamedTuple):

@@ -9,8 +9,9 @@ import numpy as np
 
 from polyaforest.core.arrays import NONE, Array
 from polyaforest.core.validation import NamedRows, feature_names, read_rows
-from polyaforest.estimators._explaining import PolyaForest
-from polyaforest.plots._canvas import (
+from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.plots._nodes import Node, is_met, nodes_of, seen_on_plane
+from polyaforest.plots.canvas import (
     BLACK,
     BLUE,
     GREY,
@@ -26,7 +27,6 @@ from polyaforest.plots._canvas import (
     place_of,
     plain,
 )
-from polyaforest.plots._nodes import Node, is_met, nodes_of, seen_on_plane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

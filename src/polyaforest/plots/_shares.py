@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from polyaforest.drift import Comparison
-from polyaforest.plots._canvas import BLUE, GREY, PALE, SMALL, VERMILION, canvas, drawable, matplotlib, plain
+from polyaforest.plots.canvas import BLUE, GREY, PALE, SMALL, VERMILION, canvas, drawable, matplotlib, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

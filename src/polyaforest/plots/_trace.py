@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import Array
-from polyaforest.plots._canvas import (
+from polyaforest.plots.canvas import (
     BLUE,
     GREY,
     SKY,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
     from polyaforest.explain import Explanation
-    from polyaforest.timeseries import Forecast
+    from polyaforest.series import Forecast
 
 _LONGEST_NAME = 24  # characters, limited by the height of a panel
 _MOST_CHANNELS = 8

@@ -8,8 +8,9 @@ import numpy as np
 
 from polyaforest.core.arrays import NONE
 from polyaforest.core.validation import feature_names
-from polyaforest.estimators._explaining import PolyaForest
-from polyaforest.plots._canvas import (
+from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.plots._nodes import Node, nodes_of
+from polyaforest.plots.canvas import (
     BLUE,
     GREY,
     SMALL,
@@ -22,7 +23,6 @@ from polyaforest.plots._canvas import (
     percent,
     plain,
 )
-from polyaforest.plots._nodes import Node, nodes_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

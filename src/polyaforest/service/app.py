@@ -19,8 +19,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from polyaforest import __version__
-from polyaforest.io._json import to_json
 from polyaforest.io.errors import BadInput
+from polyaforest.io.json_values import to_json
 from polyaforest.service.alerts import Destination, Sender
 from polyaforest.service.audit import log
 from polyaforest.service.changes import StreamPlan, server_changes, stored_plan

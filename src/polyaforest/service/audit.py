@@ -6,7 +6,7 @@ import sqlite3
 import time as clock
 from typing import Any
 
-from polyaforest.io._json import to_json
+from polyaforest.io.json_values import to_json
 
 __all__ = ["log"]
 

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from polyaforest.io.errors import BadInput
-from polyaforest.persistence import databases
+from polyaforest.storage import databases
 
 __all__ = ["Damaged", "Database", "check_history"]
 

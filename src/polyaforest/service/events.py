@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from polyaforest.forest.point_store import keys_named
-from polyaforest.io._json import to_json
+from polyaforest.io.json_values import to_json
 from polyaforest.service.database import Database
 from polyaforest.service.history import RecordHistory
 

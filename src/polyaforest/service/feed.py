@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from polyaforest.io._json import to_json
+from polyaforest.io.json_values import to_json
 
 __all__ = ["Feed", "FeedReader", "TooManyReaders"]
 

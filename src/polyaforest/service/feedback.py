@@ -17,9 +17,9 @@ import numpy as np
 import orjson
 
 from polyaforest.core.validation import NamedRows
-from polyaforest.estimators import SeriesMPF, StreamingMPF, loads
+from polyaforest.detectors import SeriesMPF, StreamingMPF, loads
 from polyaforest.forest.point_store import keys_named
-from polyaforest.io._json import to_json
+from polyaforest.io.json_values import to_json
 from polyaforest.live import Detector, Entry, with_rate
 from polyaforest.service.audit import log
 from polyaforest.service.blocks import FLAGGED, NOT_LEARNED, Block

@@ -13,7 +13,7 @@ import numpy as np
 
 from polyaforest.core import schema
 from polyaforest.core.arrays import Array
-from polyaforest.estimators import SeriesMPF
+from polyaforest.detectors import SeriesMPF
 from polyaforest.live import Detector, Entry
 from polyaforest.service.blocks import Band
 

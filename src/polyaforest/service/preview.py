@@ -12,6 +12,7 @@ from pydantic import Field
 
 from polyaforest.io.records import LONGEST_KEY
 from polyaforest.live.verdicts import bits_by_feature
+from polyaforest.series import EventTracker
 from polyaforest.service.blocks import FLAGGED, Block
 from polyaforest.service.changes import KINDS, Kind
 from polyaforest.service.config import GateConfig, SettingsTable, StreamConfig, Window, to_toml
@@ -19,7 +20,6 @@ from polyaforest.service.gates import departure, why_muted, why_outside
 from polyaforest.service.relearn import records_to_learn
 from polyaforest.service.replay import Replayed, replay
 from polyaforest.service.stream import ServedStream, detector_of
-from polyaforest.timeseries import EventTracker
 
 __all__ = ["Cancelled", "Previews", "Trial", "Turn", "preview"]
 

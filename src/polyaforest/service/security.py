@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
 
-from polyaforest.io._json import to_json
 from polyaforest.io.errors import BadInput
+from polyaforest.io.json_values import to_json
 from polyaforest.service.config import LOOPBACK, ServerConfig
 
 __all__ = ["ADMIN", "COOKIE", "HEAD_BYTES", "READ", "Caller", "Guard", "Tokens", "read_token"]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import orjson
 
-from polyaforest.io._json import to_json
-from polyaforest.persistence.modelfile import replacing
+from polyaforest.io.json_values import to_json
 from polyaforest.service.security import Tokens
+from polyaforest.storage.modelfile import replacing
 
 __all__ = ["Sessions"]
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from polyaforest.core.text import printable
-from polyaforest.estimators import SeriesMPF
+from polyaforest.detectors import SeriesMPF
 from polyaforest.io.errors import BadInput
 from polyaforest.io.sources import Source, canonical_name, open_source
 from polyaforest.live import Detector, Entry, new_detector, open_store, with_rate

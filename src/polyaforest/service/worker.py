@@ -8,13 +8,14 @@ from math import isnan, nan
 from typing import Any, NamedTuple
 
 from polyaforest.core.text import label
-from polyaforest.estimators import SeriesMPF
+from polyaforest.detectors import SeriesMPF
 from polyaforest.io.records import ParsedRow, Record, RecordReader
 from polyaforest.io.sources import Position, Source
 from polyaforest.live import Entry, Store
 from polyaforest.live.judge import Judged, Piece
 from polyaforest.live.loop import Cadence, Loop
 from polyaforest.live.verdicts import Arrival, Tracked, Verdict, bits_by_feature, describe_verdict, track
+from polyaforest.series import EventTracker
 from polyaforest.service import outlook
 from polyaforest.service.blocks import FLAGGED, MUTED, NOT_CHECKED, NOT_LEARNED, Band, ScoredRecord
 from polyaforest.service.clocks import Clocks
@@ -23,7 +24,6 @@ from polyaforest.service.events import EventChange, event_id
 from polyaforest.service.gates import KnownNormal, MaintenanceWindows, Mode, departure, why_muted, why_outside
 from polyaforest.service.inbox import Inbox
 from polyaforest.service.numbering import Numbering
-from polyaforest.timeseries import EventTracker
 
 __all__ = ["RecordResult", "ResultBatch", "Worker"]
 

@@ -17,8 +17,8 @@ import numpy as np
 from polyaforest.core.arrays import Array
 from polyaforest.core.extras import extra
 from polyaforest.core.validation import NamedRows
-from polyaforest.estimators import BatchMPF, StreamingMPF, Tree, loads
-from polyaforest.estimators.tables import WeighTask
+from polyaforest.detectors import BatchMPF, StreamingMPF, Tree, loads
+from polyaforest.detectors.tables import WeighTask
 from polyaforest.forest.copies import starts_of
 
 with extra(__name__, "pyspark", "pyarrow", "pandas", "datasketches", name="spark"):

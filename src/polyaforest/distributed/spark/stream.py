@@ -8,9 +8,9 @@ from datetime import timedelta
 from math import nan
 from typing import Any, NamedTuple
 
+from polyaforest.detectors import SeriesMPF
+from polyaforest.detectors.sifting import check_follows_streams
 from polyaforest.distributed.keyed import Detector, KeyedJudge, KeyedResult, KeyedRow, State, Status, default_detector
-from polyaforest.estimators import SeriesMPF
-from polyaforest.estimators.sifting import check_follows_streams
 
 try:
     import google.protobuf  # noqa: F401 -- without it, Spark's workers fail without naming it

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Query, Request, Response
 
-from polyaforest.io._json import to_json
+from polyaforest.io.json_values import to_json
 from polyaforest.io.records import LONGEST_KEY
 from polyaforest.service.feedback import Conflict
 from polyaforest.service.stream import ServedStream

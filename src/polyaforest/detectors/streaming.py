@@ -39,16 +39,16 @@ from polyaforest.core.validation import (
     read_rows,
     read_stamps,
 )
-from polyaforest.decision.calibration import n_to_calibrate, out_of_bag_weights, some_rows
-from polyaforest.decision.thresholds import NOTHING, Detections, check_calibration_size, check_scores
-from polyaforest.estimators._explaining import PolyaForest
-from polyaforest.estimators._forest import BaseForest
-from polyaforest.estimators._tree import Tree
+from polyaforest.detectors._forest import BaseForest
+from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.detectors.tree import Tree
 from polyaforest.explain import Explanation, Explanations
 from polyaforest.forest.point_store import Key, Labels, copied_keys, places_of
 from polyaforest.forest.spec import unmeasured, weighting_of_rows, weighting_of_sample
-from polyaforest.persistence.modelfile import Arrays, Header
+from polyaforest.model.calibration import n_to_calibrate, out_of_bag_weights, some_rows
+from polyaforest.model.thresholds import NOTHING, Detections, check_calibration_size, check_scores
 from polyaforest.retention import Policy, Reservoir, Window, as_policy
+from polyaforest.storage.modelfile import Arrays, Header
 
 if TYPE_CHECKING:
     from polyaforest.explain.context import Snapshot

@@ -13,7 +13,7 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from polyaforest.core.arrays import Array
 from polyaforest.core.validation import read_rows, read_stamps
-from polyaforest.timeseries._shingles import (
+from polyaforest.series.shingles import (
     CONSTRAINTS,
     align,
     check_times,
@@ -57,7 +57,7 @@ class Shingler(TransformerMixin, BaseEstimator):
 
     Examples
     --------
-    >>> from polyaforest.timeseries import Shingler
+    >>> from polyaforest.series import Shingler
     >>> Shingler(shingle=3).fit_transform([[1.0], [2.0], [4.0], [8.0]])
     array([[1., 1., 1.],
            [1., 1., 2.],

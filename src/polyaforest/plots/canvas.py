@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from polyaforest.core.arrays import Array
 from polyaforest.core.text import label, spelled
-from polyaforest.estimators._explaining import PolyaForest
+from polyaforest.detectors.explaining import PolyaForest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,14 +24,14 @@ from polyaforest.core.validation import (
     read_copies,
     read_rows,
 )
-from polyaforest.decision.calibration import n_to_calibrate
-from polyaforest.decision.thresholds import check_calibration_size, check_scores
-from polyaforest.estimators._explaining import PolyaForest
-from polyaforest.estimators._forest import Offset
-from polyaforest.estimators._sample import CalibrationSample
-from polyaforest.estimators._tree import Tree
+from polyaforest.detectors._forest import Offset
+from polyaforest.detectors._sample import CalibrationSample
+from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.detectors.tree import Tree
 from polyaforest.forest.spec import weighting_of_domain
-from polyaforest.persistence.modelfile import Arrays, Header
+from polyaforest.model.calibration import n_to_calibrate
+from polyaforest.model.thresholds import check_calibration_size, check_scores
+from polyaforest.storage.modelfile import Arrays, Header
 
 if TYPE_CHECKING:
     from polyaforest.forest.privacy import Budget

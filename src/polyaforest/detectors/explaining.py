@@ -14,9 +14,9 @@ from polyaforest.core.arrays import Array, Posterior
 from polyaforest.core.categories import Texts
 from polyaforest.core.score import EpsilonPhi
 from polyaforest.core.validation import LARGEST, feature_names, read_coded
-from polyaforest.decision.thresholds import Detections
-from polyaforest.estimators._masses import MassForest
+from polyaforest.detectors._masses import MassForest
 from polyaforest.explain import Explanations, read_features
+from polyaforest.model.thresholds import Detections
 
 if TYPE_CHECKING:
     from polyaforest.explain.context import Snapshot

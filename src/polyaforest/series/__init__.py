@@ -4,8 +4,8 @@
 is `polyaforest.SeriesMPF`; its `forecast` returns a `Forecast`.
 """
 
-from polyaforest.timeseries._events import Event, EventTracker, find_events
-from polyaforest.timeseries._forecasts import Forecast
-from polyaforest.timeseries._shingler import Shingler
+from polyaforest.series.events import Event, EventTracker, find_events
+from polyaforest.series.forecasts import Forecast
+from polyaforest.series.shingler import Shingler
 
 __all__ = ["Event", "EventTracker", "Forecast", "Shingler", "find_events"]

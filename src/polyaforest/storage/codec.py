@@ -26,7 +26,7 @@ import numpy as np
 
 from polyaforest.core import schema
 from polyaforest.core.arrays import Array
-from polyaforest.persistence.modelfile import (
+from polyaforest.storage.modelfile import (
     _LARGEST_HEADER,
     DTYPES,
     Arrays,

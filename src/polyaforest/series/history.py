@@ -13,12 +13,12 @@ from polyaforest.core import schema
 from polyaforest.core.arrays import NONE, Array, is_ascending
 from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.point_store import Key
-from polyaforest.persistence.modelfile import Arrays, Header
-from polyaforest.persistence.state import pack_keys, unpack_keys
-from polyaforest.timeseries._contexts import LONGEST_PERIOD, MOST_PERIODS
-from polyaforest.timeseries._novelty import KNOWN, KnownReadings
-from polyaforest.timeseries._provenance import Provenance
-from polyaforest.timeseries._shingles import Alignment, Pattern, Track, align, checked_pattern
+from polyaforest.series.contexts import LONGEST_PERIOD, MOST_PERIODS
+from polyaforest.series.novelty import KNOWN, KnownReadings
+from polyaforest.series.provenance import Provenance
+from polyaforest.series.shingles import Alignment, Pattern, Track, align, checked_pattern
+from polyaforest.storage.modelfile import Arrays, Header
+from polyaforest.storage.state import pack_keys, unpack_keys
 
 _STATE = schema.record(
     {

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from polyaforest.core.arrays import Array
-from polyaforest.timeseries._contexts import LENGTH, mean_deviations
+from polyaforest.series.contexts import LENGTH, mean_deviations
 
 _OUTSIDE = 0.1  # share of readings outside the band
 _NEIGHBOURS = 20  # approximate number of context windows per forecast: fewer give unreliable bands

@@ -12,8 +12,8 @@ from polyaforest import forest as forests
 from polyaforest.core.arrays import Array
 from polyaforest.core.parallel import log_mean_exp
 from polyaforest.core.validation import read_rate, read_rows, read_share, read_times
-from polyaforest.decision.credible import Masses, moments
-from polyaforest.estimators._forest import BaseForest
+from polyaforest.detectors._forest import BaseForest
+from polyaforest.model.credible import Masses, moments
 
 _ROWS_OF_MASSES = 2048  # rows per block of tree masses
 

@@ -30,19 +30,19 @@ from polyaforest.core.validation import (
     read_seed,
     read_weights,
 )
-from polyaforest.decision.thresholds import (
+from polyaforest.detectors._detector import Detector
+from polyaforest.detectors.tree import Tree
+from polyaforest.forest.integrity import Layout, check_forest, check_layout
+from polyaforest.forest.spec import Plan, Weighting
+from polyaforest.model.thresholds import (
     Detections,
     ThresholdPolicy,
     check_calibration_size,
     check_scores,
     conformal_p_values,
 )
-from polyaforest.estimators._detector import Detector
-from polyaforest.estimators._tree import Tree
-from polyaforest.forest.integrity import Layout, check_forest, check_layout
-from polyaforest.forest.spec import Plan, Weighting
-from polyaforest.persistence.modelfile import Arrays, Header
-from polyaforest.persistence.state import decode, encode, encode_columns, packed, reporting_invalid_pickle, unpacked
+from polyaforest.storage.modelfile import Arrays, Header
+from polyaforest.storage.state import decode, encode, encode_columns, packed, reporting_invalid_pickle, unpacked
 
 _STATE: dict[str, schema.Rule] = {  # the header of every forest
     "detector": schema.text,

@@ -4,16 +4,16 @@ from io import BytesIO
 from typing import TypeAlias
 
 from polyaforest.core.score import EpsilonPhi
-from polyaforest.decision.thresholds import Detections
-from polyaforest.estimators._batch import BatchMPF
-from polyaforest.estimators._grouped import GroupedMPF
-from polyaforest.estimators._masses import Leaves
-from polyaforest.estimators._series import SeriesMPF
-from polyaforest.estimators._streaming import StreamingMPF
-from polyaforest.estimators._tree import Tree
-from polyaforest.persistence.codec import is_packed, unpack
-from polyaforest.persistence.modelfile import Arrays, Header, Place, read_model
-from polyaforest.persistence.state import reporting_invalid_model
+from polyaforest.detectors._masses import Leaves
+from polyaforest.detectors.batch import BatchMPF
+from polyaforest.detectors.grouped import GroupedMPF
+from polyaforest.detectors.series import SeriesMPF
+from polyaforest.detectors.streaming import StreamingMPF
+from polyaforest.detectors.tree import Tree
+from polyaforest.model.thresholds import Detections
+from polyaforest.storage.codec import is_packed, unpack
+from polyaforest.storage.modelfile import Arrays, Header, Place, read_model
+from polyaforest.storage.state import reporting_invalid_model
 
 __all__ = [
     "BatchMPF",

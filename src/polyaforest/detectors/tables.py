@@ -18,8 +18,8 @@ from polyaforest import forest as forests
 from polyaforest.core.arrays import Array, Forest
 from polyaforest.core.categories import Categories, read_categorical
 from polyaforest.core.validation import CodedRows, read_coded, read_sample_weight
-from polyaforest.estimators._batch import BatchMPF
-from polyaforest.estimators._streaming import StreamingMPF
+from polyaforest.detectors.batch import BatchMPF
+from polyaforest.detectors.streaming import StreamingMPF
 from polyaforest.forest.survey import Inquiry, Survey
 
 Kind = TypeVar("Kind", BatchMPF, StreamingMPF)

@@ -10,9 +10,9 @@ from polyaforest import forest as forests
 from polyaforest.core.arrays import Array, is_ascending
 from polyaforest.core.boxes import is_code
 from polyaforest.core.validation import LARGEST
-from polyaforest.decision.calibration import as_beyond, boxes_without
 from polyaforest.forest.integrity import Layout, check_layout
-from polyaforest.persistence.modelfile import Arrays
+from polyaforest.model.calibration import as_beyond, boxes_without
+from polyaforest.storage.modelfile import Arrays
 
 if TYPE_CHECKING:
     from polyaforest.forest.draws import Draw

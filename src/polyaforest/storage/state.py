@@ -15,8 +15,8 @@ import numpy as np
 from polyaforest.core.arrays import Array, Forest, Points
 from polyaforest.core.categories import Codes
 from polyaforest.core.score import EpsilonPhi
-from polyaforest.persistence.modelfile import Arrays, ModelFileError, Place, name_of
 from polyaforest.retention import Reservoir, Window
+from polyaforest.storage.modelfile import Arrays, ModelFileError, Place, name_of
 
 Tuple = TypeVar("Tuple", Forest, Points)
 

@@ -18,14 +18,14 @@ from sklearn.utils._param_validation import Interval, validate_parameter_constra
 
 from polyaforest.core.arrays import NONE, Array
 from polyaforest.core.validation import LARGEST
-from polyaforest.timeseries._calendar import (
+from polyaforest.series.calendar import (
     calendar_features,
     calendar_names,
     check_dates,
     read_calendar,
     read_timezone,
 )
-from polyaforest.timeseries._contexts import (
+from polyaforest.series.contexts import (
     LEAST,
     LENGTH,
     LONGEST_PERIOD,

@@ -30,22 +30,20 @@ from polyaforest.core.validation import (
     read_stamps,
     read_weights,
 )
-from polyaforest.decision.thresholds import NOTHING, Detections
-from polyaforest.estimators._detector import Detector
-from polyaforest.estimators._streaming import LearnTask, StreamingMPF
-from polyaforest.estimators._views import Views
+from polyaforest.detectors._detector import Detector
+from polyaforest.detectors._views import Views
+from polyaforest.detectors.streaming import LearnTask, StreamingMPF
 from polyaforest.explain import Explanation, read_features
 from polyaforest.forest.point_store import Key, places_of
 from polyaforest.forest.spec import weighting_of_rows
-from polyaforest.persistence.modelfile import Arrays, Header
-from polyaforest.persistence.state import decode, encode, reporting_invalid_pickle
+from polyaforest.model.thresholds import NOTHING, Detections
 from polyaforest.retention import Policy, Reservoir, as_policy
-from polyaforest.timeseries._calendar import AUTO, read_calendar, timezone_of
-from polyaforest.timeseries._contexts import PHASE, REACH, layout_of, phase_features
-from polyaforest.timeseries._forecasts import Forecast
-from polyaforest.timeseries._history import SeriesHistory, widths_of_state
-from polyaforest.timeseries._rhythm import find_periods
-from polyaforest.timeseries._shingles import (
+from polyaforest.series.calendar import AUTO, read_calendar, timezone_of
+from polyaforest.series.contexts import PHASE, REACH, layout_of, phase_features
+from polyaforest.series.forecasts import Forecast
+from polyaforest.series.history import SeriesHistory, widths_of_state
+from polyaforest.series.rhythm import find_periods
+from polyaforest.series.shingles import (
     CONSTRAINTS,
     Alignment,
     check_times,
@@ -54,6 +52,8 @@ from polyaforest.timeseries._shingles import (
     read_every,
     read_pattern,
 )
+from polyaforest.storage.modelfile import Arrays, Header
+from polyaforest.storage.state import decode, encode, reporting_invalid_pickle
 
 _PIECE = 256  # readings to learn at a time, and after which the scale of features is checked
 _WINDOW = 2048  # shingles held by default

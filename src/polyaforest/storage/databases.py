@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TypeAlias
 
-from polyaforest.persistence.modelfile import ModelFileError, sync_folder
+from polyaforest.storage.modelfile import ModelFileError, sync_folder
 
 __all__ = [
     "Fill",

@@ -30,9 +30,9 @@ from itertools import count
 from typing import Any, Generic, Protocol, Self, TypeVar
 from urllib.parse import quote
 
-from polyaforest.persistence import databases
-from polyaforest.persistence.modelfile import ModelFileError, check_location, check_regular_file
-from polyaforest.persistence.state import MALFORMED
+from polyaforest.storage import databases
+from polyaforest.storage.modelfile import ModelFileError, check_location, check_regular_file
+from polyaforest.storage.state import MALFORMED
 
 __all__ = [
     "Entry", "ModelStore", "NotAStoreError", "is_model_store", "read_damaged", "read_model", "read_notes",

@@ -7,8 +7,8 @@ from math import isnan
 from numbers import Integral
 from typing import TypeVar
 
-from polyaforest.estimators._series import SeriesMPF
-from polyaforest.estimators._streaming import StreamingMPF
+from polyaforest.detectors.series import SeriesMPF
+from polyaforest.detectors.streaming import StreamingMPF
 from polyaforest.retention import as_policy
 
 __all__ = ["check_follows_streams", "progress", "sift", "why_unusable", "words_of"]

@@ -14,18 +14,18 @@ from polyaforest.core import schema
 from polyaforest.core.arrays import Array, is_ascending
 from polyaforest.core.score import EpsilonPhi
 from polyaforest.core.validation import read_rows
-from polyaforest.decision.calibration import n_to_calibrate, some_rows
-from polyaforest.decision.thresholds import (
+from polyaforest.detectors._detector import Detector
+from polyaforest.detectors.batch import BatchMPF
+from polyaforest.detectors.streaming import StreamingMPF
+from polyaforest.explain import Explanations
+from polyaforest.model.calibration import n_to_calibrate, some_rows
+from polyaforest.model.thresholds import (
     Detections,
     check_scores,
     conformal_p_values,
     least_calibration,
 )
-from polyaforest.estimators._batch import BatchMPF
-from polyaforest.estimators._detector import Detector
-from polyaforest.estimators._streaming import StreamingMPF
-from polyaforest.explain import Explanations
-from polyaforest.persistence.modelfile import Arrays, Header
+from polyaforest.storage.modelfile import Arrays, Header
 
 Label: TypeAlias = str | float | None  # None where a row has no group
 

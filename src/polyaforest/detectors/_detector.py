@@ -14,10 +14,10 @@ from sklearn.utils.validation import check_is_fitted
 from polyaforest.core.arrays import Array
 from polyaforest.core.locks import Guarded
 from polyaforest.core.validation import read_rate
-from polyaforest.decision.thresholds import Detections, benjamini_hochberg
-from polyaforest.persistence.codec import pack
-from polyaforest.persistence.modelfile import Arrays, Header, Place, read_model, write_model
-from polyaforest.persistence.state import reporting_invalid_model
+from polyaforest.model.thresholds import Detections, benjamini_hochberg
+from polyaforest.storage.codec import pack
+from polyaforest.storage.modelfile import Arrays, Header, Place, read_model, write_model
+from polyaforest.storage.state import reporting_invalid_model
 
 _COMPANION = "companion"  # the array of its bytes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from polyaforest.core.arrays import Array
-from polyaforest.timeseries._contexts import LEAST, LONGEST_PERIOD, MOST_PERIODS
+from polyaforest.series.contexts import LEAST, LONGEST_PERIOD, MOST_PERIODS
 
 _LEAST_CYCLES = 3  # cycles needed to find a period
 _LEAST_STEPS = 4  # shortest period

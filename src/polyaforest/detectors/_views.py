@@ -11,8 +11,12 @@ import numpy as np
 
 from polyaforest.core import schema
 from polyaforest.core.arrays import NONE, Array
-from polyaforest.decision.calibration import RunningCalibration, n_to_calibrate
-from polyaforest.decision.thresholds import (
+from polyaforest.detectors.streaming import REMEDY, LearnTask, StreamingMPF
+from polyaforest.explain import ContextWindow, Explanation, Explanations
+from polyaforest.forest.integrity import Layout, check_layout
+from polyaforest.forest.point_store import Key
+from polyaforest.model.calibration import RunningCalibration, n_to_calibrate
+from polyaforest.model.thresholds import (
     LONGEST_RUN,
     NOTHING,
     Detections,
@@ -20,17 +24,13 @@ from polyaforest.decision.thresholds import (
     check_calibration_size,
     mean_run_length,
 )
-from polyaforest.estimators._streaming import REMEDY, LearnTask, StreamingMPF
-from polyaforest.explain import ContextWindow, Explanation, Explanations
-from polyaforest.forest.integrity import Layout, check_layout
-from polyaforest.forest.point_store import Key
-from polyaforest.persistence.modelfile import Arrays, Header
-from polyaforest.timeseries._calendar import read_timezone
-from polyaforest.timeseries._contexts import LENGTH, layout_of
-from polyaforest.timeseries._forecasts import Forecast, HeldContexts, Outlook, usual_by_rhythm
-from polyaforest.timeseries._shingles import Alignment
-from polyaforest.timeseries._steps import fold_on_steps
-from polyaforest.timeseries._words import describe
+from polyaforest.series.calendar import read_timezone
+from polyaforest.series.contexts import LENGTH, layout_of
+from polyaforest.series.forecasts import Forecast, HeldContexts, Outlook, usual_by_rhythm
+from polyaforest.series.shingles import Alignment
+from polyaforest.series.steps import fold_on_steps
+from polyaforest.series.words import describe
+from polyaforest.storage.modelfile import Arrays, Header
 
 _BACK = 32  # steps before a reading at which its forecast starts
 _STRETCH = 2048  # consecutive rows of a table to measure run lengths on

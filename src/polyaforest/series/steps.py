@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from polyaforest.core.arrays import NONE, Array
-from polyaforest.timeseries._contexts import LENGTH, Layout, layout_of
+from polyaforest.series.contexts import LENGTH, Layout, layout_of
 
 
 def fold_on_steps(low: Array, high: Array, features: slice, readings: Array, usual: Array, deviations: Array) -> Array:

@@ -13,7 +13,7 @@ from copy import deepcopy
 import numpy as np
 
 from polyaforest.core.arrays import Array
-from polyaforest.timeseries._contexts import REACH, kernels
+from polyaforest.series.contexts import REACH, kernels
 
 KNOWN = 4096  # most known readings
 LEAST = 100  # known readings that novelty needs
