@@ -1,4 +1,4 @@
-"""Shingles and series: gaps, clocks, names, deletion without a trace, scale, files, and what is refused."""
+"""Shingles and series: gaps, clocks, names, deletion, scale, files and bad input."""
 
 import copy
 import io
@@ -58,11 +58,11 @@ ROWS_DEPEND_ON_ROWS = "what a row becomes depends on the rows before it"
         "check_methods_sample_order_invariance": ROWS_DEPEND_ON_ROWS,
     },
 )
-def test_scikit_learn_finds_nothing_wrong(estimator, check):
+def test_estimators_pass_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
-def test_rows_become_shingles_oldest_first_padded_at_the_start_of_a_run():
+def test_shingles_are_oldest_first_and_padded_at_start_of_run():
     table = Shingler(3).fit_transform([[1, 10], [2, 20], [3, 30], [4, 40]])
     assert table.tolist() == [
         [1, 10, 1, 10, 1, 10],
@@ -79,11 +79,11 @@ def test_rows_become_shingles_oldest_first_padded_at_the_start_of_a_run():
     [
         ([0, 1.1, 1.9, 3], [[1, 1, 1], [1, 1, 2], [1, 2, 4], [2, 4, 8]]),  # jitter
         ([0, 1, 3, 4], [[1, 1, 1], [1, 1, 2], [2, 3, 4], [3, 4, 8]]),  # one step missing, on a line
-        ([0, 1, 4, 5], [[1, 1, 1], [1, 1, 2], [4, 4, 4], [4, 4, 8]]),  # too many: begins anew
+        ([0, 1, 4, 5], [[1, 1, 1], [1, 1, 2], [4, 4, 4], [4, 4, 8]]),  # too many: restarts
         ([0, 1, 1, 2], [[1, 1, 1], [1, 1, 2], [1, 2, 4], [2, 4, 8]]),  # the same time twice
     ],
 )
-def test_gaps_are_filled_in_or_begin_a_run(times, expected):
+def test_gaps_are_interpolated_or_start_run(times, expected):
     shingler = Shingler(3, every=timedelta(seconds=1), max_gap=1)
     rows = [[1.0], [2.0], [4.0], [8.0]]
     assert shingler.fit_transform(rows, times=times).tolist() == expected
@@ -100,7 +100,7 @@ def test_missing_values_are_missing_steps():
     assert table[3].tolist() == [4, 8, 4, 8]  # the second channel was away for too long
 
 
-def test_the_spacing_is_the_median_of_the_table():
+def test_spacing_is_median_of_table():
     times = [0.0, 10.0, 20.0, 20.0, 50.0, 60.0]
     shingler = Shingler(2).fit(np.zeros((6, 1)), times=times)
     assert shingler.every_ == 10.0
@@ -109,7 +109,7 @@ def test_the_spacing_is_the_median_of_the_table():
     assert Shingler(2).fit(np.zeros((3, 1)), times=[5.0, 5.0, 5.0]).every_ == 0.0
 
 
-def test_the_clock_is_that_of_the_time_zone():
+def test_calendar_uses_time_zone():
     noon = datetime(2024, 7, 1, 10, tzinfo=UTC)  # noon in Berlin, a Monday
     shingler = Shingler(1, calendar=("time of day", "day of week"), timezone="Europe/Berlin")
     times = [noon, noon + timedelta(hours=6), noon + timedelta(hours=12)]
@@ -123,7 +123,7 @@ def test_the_clock_is_that_of_the_time_zone():
     assert np.allclose(utc, winter)
 
 
-def test_names_say_how_long_ago():
+def test_feature_names_contain_age():
     frame = pd.DataFrame({"cpu": [1.0, 2.0], "disk": [3.0, 4.0]})
     shingler = Shingler(2, calendar="time of day").set_output(transform="pandas")
     table = shingler.fit_transform(frame, times=[0.0, 60.0])
@@ -140,7 +140,7 @@ def test_names_say_how_long_ago():
     assert names.tolist() == ["change of cpu[-2]", "change of cpu[-1]", "change of cpu"]
 
 
-def test_times_find_their_way_through_a_pipeline():
+def test_pipeline_passes_times():
     with config_context(enable_metadata_routing=True):
         shingler = Shingler(4, every=60.0).set_fit_request(times=True).set_transform_request(times=True)
         forest = StreamingMPF(n_estimators=10, random_state=0).set_fit_request(times=False, keys=False)
@@ -156,7 +156,7 @@ def test_times_find_their_way_through_a_pipeline():
 # ---- the detector ----------------------------------------------------------------------------------------------------
 
 
-def test_a_series_is_a_forest_on_shingles():
+def test_series_equals_forest_on_shingles():
     model = build().partial_fit(NOISE[:100])
     table = np.lib.stride_tricks.sliding_window_view(NOISE[:100].ravel(), 6)[::2]
     plain = StreamingMPF(n_estimators=4, window=40, random_state=0).partial_fit(np.ascontiguousarray(table))
@@ -172,7 +172,7 @@ def test_a_series_is_a_forest_on_shingles():
 
 
 @pytest.mark.parametrize("policy", [{}, {"contamination": 0.2}, {"false_alarm_rate": 0.1}], ids=str)
-def test_one_threshold_decides_whichever_method_is_asked(policy):
+def test_all_methods_use_one_threshold(policy):
     forest = StreamingMPF(n_estimators=8, window=200, random_state=0, **policy)
     model = SeriesMPF(forest, shingle=3).fit(NOISE[:400], times=MINUTES[:400])
     rows, times = NOISE[400:460].copy(), 60.0 + MINUTES[400:460]
@@ -207,7 +207,7 @@ def test_flagged_readings_are_explained_before_they_are_learned():
     assert next(iter(model.bits_by_channel(reason))) in ("cpu", "load")
 
 
-def test_rows_are_silent_until_a_shingle_is_whole():
+def test_scores_are_nan_until_shingle_is_complete():
     times = np.concatenate([MINUTES[:20], MINUTES[20:40] + 600])
     model = build(every=60.0)
     judged = model.detect_then_learn(NOISE[:40], times=times)
@@ -222,7 +222,7 @@ def test_rows_are_silent_until_a_shingle_is_whole():
     assert np.isnan(model.score_samples(NOISE[:3], times=times[-1] + 1e6 + MINUTES[:3])).tolist() == [1, 1, 0]
 
 
-def test_a_spacing_is_measured_by_the_first_rows_or_the_whole_table():
+def test_spacing_is_measured_on_first_rows_or_whole_table():
     times = np.cumsum([0, 60, 60, 60, *[10] * 36])
     model = build()
     assert model.partial_fit(NOISE[:3], times=times[:3]).every_ is None
@@ -231,7 +231,7 @@ def test_a_spacing_is_measured_by_the_first_rows_or_the_whole_table():
     assert build().partial_fit(NOISE[:40]).every_ is None
 
 
-def test_fit_begins_with_a_table_and_can_be_continued():
+def test_fit_can_be_continued():
     model = build(window=20).fit(NOISE[:100], keys=[f"row {i}" for i in range(100)], times=MINUTES[:100])
     assert model.estimator_.keys_ == [f"row {i}" for i in range(80, 100)]
     assert model.keys_ == [f"row {i}" for i in range(78, 100)]
@@ -242,7 +242,7 @@ def test_fit_begins_with_a_table_and_can_be_continued():
 
 
 @pytest.mark.parametrize("calendar", [(), ("time of day", "day of week")])
-def test_a_table_with_times_is_fitted_and_predicted_in_one_call(calendar):
+def test_fit_predict_accepts_times(calendar):
     start = datetime(2024, 5, 6, tzinfo=UTC)
     times = [start + timedelta(seconds=float(second)) for second in MINUTES]
     flags = build(1024, calendar=calendar, contamination=0.1).fit_predict(NOISE, times=times)
@@ -254,13 +254,13 @@ def test_a_table_with_times_is_fitted_and_predicted_in_one_call(calendar):
 
 
 @pytest.mark.parametrize("as_line", [np.asarray, pd.Series, list])
-def test_one_channel_may_come_as_a_line(as_line):
+def test_single_channel_may_be_one_dimensional(as_line):
     line = NOISE[:60, 0]
     scores = build().score_then_learn(as_line(line))
     assert np.array_equal(scores, build().score_then_learn(line[:, None]), equal_nan=True)
 
 
-def test_several_threads_may_use_one_series():
+def test_threads_can_share_series():
     model = build(window=200)
     with ThreadPoolExecutor(4) as pool:
         learning = [pool.submit(model.score_then_learn, NOISE[i : i + 50]) for i in range(0, 600, 50)]
@@ -272,7 +272,7 @@ def test_several_threads_may_use_one_series():
     model._history.provenance.check(600)
 
 
-def test_explanations_speak_of_channels_and_steps():
+def test_explanations_name_channels_and_steps():
     frame = pd.DataFrame(NOISE[:300], columns=["cpu", "disk"])
     model = build(window=200, n_estimators=20, calendar=("time of day",)).partial_fit(frame, times=MINUTES[:300])
     odd = pd.DataFrame([[0.0, 0.0], [25.0, 0.0], [0.0, 0.0]], columns=["cpu", "disk"])
@@ -302,7 +302,7 @@ def columns_of(model, view):
     return slice(*first[[names.index(view), names.index(view) + 1]])
 
 
-def test_a_series_looks_at_courses_by_default():
+def test_series_scores_context_windows_by_default():
     rows = waves(500)
     model = SeriesMPF(StreamingMPF(random_state=0)).fit(rows)
     sizes = {name: forest.n_estimators for name, forest in model.estimators_.items()}
@@ -321,7 +321,7 @@ def test_a_series_looks_at_courses_by_default():
     assert list(build().fit(NOISE).estimators_) == ["shingle"]
 
 
-def test_the_score_is_the_mean_over_the_trees_of_all_views():
+def test_score_is_mean_over_trees_of_all_views():
     model = contexts(n_estimators=9).fit(waves(600, n_channels=2))
     rows = waves(20, seed=1, n_channels=2)
     aligned = model._history.align(rows, np.full(20, np.nan)).shingles()
@@ -334,7 +334,7 @@ def test_the_score_is_the_mean_over_the_trees_of_all_views():
     assert model.score_samples(rows[:1])[0] == together[0]  # the same bits for one row or many
 
 
-def test_rows_are_silent_until_enough_courses_have_been_learned_whoever_asks():
+def test_scores_are_nan_during_warm_up_in_all_methods():
     model, rows = contexts(), waves(370)
     for i in range(0, 370, 10):
         part = rows[i : i + 10]
@@ -353,7 +353,7 @@ def test_rows_are_silent_until_enough_courses_have_been_learned_whoever_asks():
     assert not np.isnan(contexts().fit(rows[:120]).score_then_learn(rows[120:130])).any()  # a table needs no warming up
 
 
-def test_a_course_begins_anew_after_a_long_gap_and_goes_on_over_a_short_one():
+def test_context_window_restarts_after_long_gap_only():
     rows, times = waves(700), np.arange(700) * 60.0
     times[400:] += 2 * 60.0
     times[500:] += 50 * 60.0
@@ -369,7 +369,7 @@ def test_a_course_begins_anew_after_a_long_gap_and_goes_on_over_a_short_one():
     assert np.flatnonzero(np.isnan(judged.scores) & ~expected).tolist() == [450]
 
 
-def test_a_threshold_is_the_same_before_a_row_is_learned_and_when_it_is():
+def test_threshold_is_same_before_and_while_learning():
     rows = waves(900, noise=0.3)
     for model in (contexts().fit(rows[:800]), contexts().partial_fit(rows[:800])):
         for i in range(800, 830):
@@ -379,7 +379,7 @@ def test_a_threshold_is_the_same_before_a_row_is_learned_and_when_it_is():
             assert judged.p_values[0] == ahead.p_values[0]
 
 
-def test_a_rhythm_is_found_in_a_stream_and_kept_whatever_is_held():
+def test_rhythm_of_stream_does_not_depend_on_window():
     model = contexts()
     assert model.partial_fit(waves(511)).periods_ == ()
     assert model.partial_fit(waves(512)[511:]).periods_ == (24,)
@@ -395,7 +395,7 @@ def test_a_rhythm_is_found_in_a_stream_and_kept_whatever_is_held():
     assert contexts().partial_fit(holes).periods_ == (24,)
 
 
-def test_a_spacing_without_times_is_no_clock():
+def test_every_without_times_does_not_define_clock():
     with_every, without = contexts(every=60.0).fit(waves(600)), contexts().fit(waves(600))
     np.testing.assert_array_equal(with_every._views.points, without._views.points)
     streamed = contexts(every=60.0).partial_fit(waves(600))
@@ -403,7 +403,7 @@ def test_a_spacing_without_times_is_no_clock():
     assert not np.isnan(streamed._views.points).any()
 
 
-def test_a_rhythm_goes_by_the_clock():
+def test_rhythm_follows_clock():
     """After an outage the phase is that of the time, not of the count."""
     rows, times = waves(1000), np.arange(1000) * 3600.0
     kept = np.r_[0:700, 712:1000]  # half a day without readings
@@ -413,7 +413,7 @@ def test_a_rhythm_goes_by_the_clock():
     np.testing.assert_allclose(phases, phase_features(clock, (24,)), atol=1e-9)
 
 
-# ---- what context windows find ---------------------------------------------------------------------------------------
+# ---- anomalies in context --------------------------------------------------------------------------------------------
 
 
 def best_of(n=40):
@@ -440,7 +440,7 @@ def phase_jump(rows):
 
 
 @pytest.mark.parametrize("event", [flat_line, no_rise, phase_jump])
-def test_events_that_no_single_reading_shows_are_found(event):
+def test_anomalies_of_usual_values_are_found(event):
     rows = waves(1100)
     event(rows)
     assert np.abs(rows).max() < 2.0
@@ -450,7 +450,7 @@ def test_events_that_no_single_reading_shows_are_found(event):
     assert flagged_in(fitted, 10, 70)
 
 
-def test_a_table_is_judged_by_the_series_that_was_fitted_on_it():
+def test_fitted_table_can_be_scored_standalone():
     rows = waves(2000)
     rows[1500:1530] = rows[1500]
     model = best_of().fit(rows)
@@ -469,7 +469,7 @@ def test_a_table_is_judged_by_the_series_that_was_fitted_on_it():
 
 
 @pytest.mark.parametrize("period", [12, 24, 50])
-def test_neither_the_beginning_of_a_series_nor_of_a_course_is_odd(period):
+def test_start_of_series_or_context_window_is_not_flagged(period):
     rows = waves(1600, period)
     found = best_of().fit(rows).detect(rows, standalone=True)
     assert found.is_anomaly[:200].sum() < 5
@@ -478,7 +478,7 @@ def test_neither_the_beginning_of_a_series_nor_of_a_course_is_odd(period):
     assert streamed.is_anomaly[1100:1300].sum() < 5
 
 
-def test_explanations_of_courses_name_the_channel():
+def test_explanations_of_context_windows_name_channel():
     rows = pd.DataFrame(waves(900, n_channels=2), columns=["cpu", "disk"])
     model = contexts(40, window=2048, calendar=("time of day",)).fit(rows, times=np.arange(900) * 3600.0)
     odd = pd.DataFrame(waves(1000, n_channels=2)[900:], columns=["cpu", "disk"])
@@ -495,7 +495,7 @@ def test_explanations_of_courses_name_the_channel():
         contexts().fit(rows.rename(columns={"cpu": "gpu"})).bits_by_channel(said[0])
 
 
-def test_flagged_courses_are_explained_before_they_are_learned():
+def test_flagged_context_windows_are_explained_before_they_are_learned():
     rows = waves(900, n_channels=2)
     rows[800:, 1] += 4.0
     plain, model = best_of().detect_then_learn(rows), best_of()
@@ -519,7 +519,7 @@ def with_switches(n, n_switches, seed=0):
 
 @pytest.mark.parametrize("n_switches", [1, 3])
 @pytest.mark.parametrize("is_table", [True, False])
-def test_channels_of_two_values_together_weigh_a_quarter_of_another(n_switches, is_table, tmp_path):
+def test_binary_channels_together_weigh_a_quarter(n_switches, is_table, tmp_path):
     rows = with_switches(600, n_switches)
     model = contexts().fit(rows) if is_table else contexts().partial_fit(rows)
     channels, first = model._history.pattern.channels(2 + n_switches), 0
@@ -534,7 +534,7 @@ def test_channels_of_two_values_together_weigh_a_quarter_of_another(n_switches, 
         first += forest.n_features_in_
 
 
-def test_switches_alone_or_a_single_channel_weigh_as_ever():
+def test_single_or_only_binary_channels_keep_weight():
     only = contexts().fit(with_switches(600, 2)[:, 2:])
     for forest in only.estimators_.values():
         assert forest._stream.rules.damping is None or (forest._stream.rules.damping == 1).all()
@@ -542,7 +542,7 @@ def test_switches_alone_or_a_single_channel_weigh_as_ever():
     assert all(forest._stream.rules.damping is None for forest in single.estimators_.values())
 
 
-def test_a_damped_feature_is_cut_less_often():
+def test_damped_feature_is_cut_less_often():
     rows = with_switches(900, 2)
     model = contexts(60).fit(rows)
     forest = model.estimators_["change"].forest_
@@ -567,8 +567,8 @@ def traces(model, *numbers):
 
 @pytest.mark.parametrize("n_after", [0, 1, 6])
 @pytest.mark.parametrize("difference", [False, True])
-def test_nothing_is_left_of_a_reading_that_was_deleted(n_after, difference):
-    """Neither of the value itself nor of what was derived from it."""
+def test_deleted_reading_leaves_no_trace(n_after, difference):
+    """Neither the value nor anything derived from it remains."""
     derived = [SECRET - BEFORE, AFTER - SECRET] if difference else [SECRET]
     model = build(difference=difference).partial_fit(NOISE[:30, :1])
     model.partial_fit([[BEFORE]]).score_then_learn([[SECRET]], keys=["Jane Roe"])
@@ -582,7 +582,7 @@ def test_nothing_is_left_of_a_reading_that_was_deleted(n_after, difference):
     assert traces(copy.deepcopy(model), SECRET, *derived) == 0
 
 
-def test_nothing_is_left_of_what_was_filled_in_by_a_reading():
+def test_deleted_reading_leaves_no_interpolated_values():
     model = build(max_gap=3).partial_fit([*NOISE[:30, :1], [SECRET], [np.nan], [AFTER], [1.0], [2.0], [3.0]])
     middle = 0.5 * SECRET + 0.5 * AFTER
     assert traces(model, middle) == 1
@@ -596,7 +596,7 @@ def test_nothing_is_left_of_what_was_filled_in_by_a_reading():
     assert traces(model, AFTER) == 1
 
 
-def test_deletion_takes_the_shingles_of_a_reading_and_no_others():
+def test_deletion_removes_shingles_of_reading_only():
     model = build().partial_fit(NOISE[:60]).delete({40, 50})
     assert model.estimator_.keys_ == [i for i in range(20, 60) if i not in (40, 41, 42, 50, 51, 52)]
     assert {40, 50} & set(model.keys_) == set()
@@ -605,7 +605,7 @@ def test_deletion_takes_the_shingles_of_a_reading_and_no_others():
     assert model.n_seen_ == 64
 
 
-def test_readings_that_only_lived_in_deleted_shingles_go_with_them():
+def test_readings_without_shingles_are_forgotten():
     model = build(window=10).partial_fit(NOISE[:30], keys=[f"row {i}" for i in range(30)]).delete(["row 22", "row 24"])
     assert "row 23" not in model.keys_
     assert b"row 23" not in bytes_of(model)
@@ -613,7 +613,7 @@ def test_readings_that_only_lived_in_deleted_shingles_go_with_them():
         model.delete("row 23")
 
 
-def test_deletion_is_all_or_nothing_and_needs_a_key_that_is_held():
+def test_deletion_is_all_or_nothing_and_requires_held_key():
     model = build(window=10).partial_fit(NOISE[:30], keys=["first", *range(100, 129)])
     before = pickle.dumps(model)
     for keys, problem in ((["first"], KeyError), ([128, 7], KeyError), ([120, 120], ValueError), (1.5, ValueError)):
@@ -626,7 +626,7 @@ def test_deletion_is_all_or_nothing_and_needs_a_key_that_is_held():
     assert model.delete(128).partial_fit(NOISE[:1], keys=["first"]).keys_[-1] == "first"
 
 
-def test_once_nothing_is_held_the_forest_begins_anew():
+def test_forest_restarts_when_nothing_is_held():
     model = build().partial_fit(1e9 * NOISE[:30]).delete(list(range(30)))
     assert (model.n_points_, model.keys_, model.n_seen_) == (0, [], 30)
     assert traces(model, *(1e9 * NOISE[:30]).ravel().tolist()) == 0
@@ -634,7 +634,7 @@ def test_once_nothing_is_held_the_forest_begins_anew():
     assert np.array_equal(scores, build().score_then_learn(NOISE[30:60]), equal_nan=True)
 
 
-def test_a_reading_that_was_deleted_has_no_part_in_any_course_held():
+def test_no_context_window_held_depends_on_deleted_reading():
     keys = [f"row {i}" for i in range(600)]
     model, rows = contexts(window=400), waves(600)
     rows[500] = SECRET
@@ -657,7 +657,7 @@ def test_a_reading_that_was_deleted_has_no_part_in_any_course_held():
     assert not np.isnan(scores).any()  # 99 readings have come since
 
 
-def test_after_deletion_of_all_readings_a_series_of_courses_begins_anew():
+def test_series_restarts_after_deletion_of_all_readings():
     model = contexts().partial_fit(1e6 * waves(600))
     assert model.periods_ == (24,)
     model.delete(model.keys_)
@@ -666,7 +666,7 @@ def test_after_deletion_of_all_readings_a_series_of_courses_begins_anew():
     assert np.abs(model._views.points).max() < 10
 
 
-def test_courses_can_be_deleted_by_value():
+def test_context_windows_can_be_deleted_by_value():
     rows = waves(400)
     model = contexts().partial_fit(rows).delete_rows(rows[[200]])
     assert not model.holds(200)
@@ -694,7 +694,7 @@ def scores_without_outliers(seed, *, rescale, with_outliers):
     return model, model.score_samples(rng.normal(size=(60, 1)))[2:]
 
 
-def test_outliers_take_their_part_in_the_scale_away_when_they_are_deleted():
+def test_deleting_outlier_restores_scale():
     results = {}
     for name, rescale, with_outliers in (("clean", 2.0, False), ("deleted", 2.0, True), ("as it was", None, True)):
         runs = [scores_without_outliers(seed, rescale=rescale, with_outliers=with_outliers) for seed in range(6)]
@@ -706,7 +706,7 @@ def test_outliers_take_their_part_in_the_scale_away_when_they_are_deleted():
     assert ks_2samp(results["clean"], results["as it was"]).pvalue < 1e-6  # hence the test can tell
 
 
-def test_a_change_of_scale_is_noticed_and_in_chunks_of_any_size():
+def test_change_of_scale_is_detected_in_any_chunks():
     rows = np.concatenate([NOISE[:400], 50 * NOISE[400:], 50 * NOISE])
     models = [build(window=64), build(window=64), build(window=64, rescale=None)]
     scores = [models[0].score_then_learn(rows), models[2].score_then_learn(rows)]
@@ -715,8 +715,8 @@ def test_a_change_of_scale_is_noticed_and_in_chunks_of_any_size():
     assert models[0]._history.spread.tobytes() == models[1]._history.spread.tobytes()
     ratio = models[0]._history.spread / spread_of(models[0])
     assert ((ratio > 0.5) & (ratio < 2)).all()
-    settled = slice(530, None)  # all readings held are of the new scale, and it has been measured
-    assert scores[0][settled].mean() > scores[1][settled].mean() + 1
+    rescaled = slice(530, None)  # all readings held are of the new scale, and it has been measured
+    assert scores[0][rescaled].mean() > scores[1][rescaled].mean() + 1
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -751,7 +751,7 @@ def judged(model, rows):
 
 
 def go_on(model):
-    """What a series says of more readings, what it holds afterwards, and after a deletion."""
+    """Return the results for more readings and the state after learning and deleting."""
     times = 1e5 + MINUTES[:100] if model._history.is_timed else None
     answers = [np.stack(model.detect_then_learn(NOISE[100:200], times=times)[:4])]
     model.delete(model.keys_[-4])
@@ -765,7 +765,7 @@ def go_on(model):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_saved_series_goes_on_bit_for_bit(name, tmp_path):
+def test_saved_series_continues_bit_for_bit(name, tmp_path):
     model = MODELS[name]()
     model.save(tmp_path / "model", notes={"position": [1, "a"]})
     back = polyaforest.load(tmp_path / "model")
@@ -790,7 +790,7 @@ WRONG = [None, -1, "x", 10**9, [], {}, 1.5, True]
 
 
 @pytest.mark.parametrize("kind", ["keyed", "contexts with a rhythm"])
-def test_a_file_that_does_not_hold_together_is_refused(tmp_path, kind):
+def test_inconsistent_file_is_rejected(tmp_path, kind):
     path, other = tmp_path / "model", tmp_path / "other"
     MODELS[kind]().save(path)
     header, arrays = read_model(path)
@@ -831,7 +831,7 @@ def damaged(array):
 
 
 def assert_refused_or_sound(path):
-    """Either a `ModelFileError`, or a series that goes on, can be deleted from, and saved again."""
+    """Loading raises `ModelFileError`, or the series can learn, delete and be saved again."""
     try:
         model = polyaforest.load(path)
     except ModelFileError:
@@ -845,7 +845,7 @@ def assert_refused_or_sound(path):
 @pytest.mark.parametrize(
     ("name", "place", "wrong"),
     [
-        ("spans", (0, 0), 10),  # the newest of the shingle: as if it were made of it alone
+        ("spans", (0, 0), 10),  # the newest reading, as if the shingle depended on it alone
         ("spans", (-1, 1), 48),
         ("since", (-1,), 10**6),
         ("numbers", (-1,), 3),
@@ -855,7 +855,7 @@ def assert_refused_or_sound(path):
         ("spread", (0,), 0.0),
     ],
 )
-def test_what_does_not_agree_is_refused(name, place, wrong, tmp_path):
+def test_inconsistent_state_is_rejected(name, place, wrong, tmp_path):
     path = tmp_path / "model"
     MODELS["keyed"]().save(path)
     header, arrays = read_model(path)
@@ -865,7 +865,7 @@ def test_what_does_not_agree_is_refused(name, place, wrong, tmp_path):
         SeriesMPF.load(path)
 
 
-def test_another_detector_is_not_a_series(tmp_path):
+def test_load_rejects_file_of_other_detector(tmp_path):
     StreamingMPF(n_estimators=2).fit(NOISE).save(tmp_path / "forest")
     with pytest.raises(ModelFileError, match="StreamingMPF"):
         SeriesMPF.load(tmp_path / "forest")
@@ -922,7 +922,7 @@ def test_another_detector_is_not_a_series(tmp_path):
         (lambda m: m.set_params(estimator=StreamingMPF(window=Window(duration=9.0))).fit(NOISE), "spans a duration"),
     ],
 )
-def test_bad_input_is_refused_and_changes_nothing(call, message):
+def test_bad_input_raises_and_changes_nothing(call, message):
     model = build(difference=True).partial_fit(NOISE[:50], times=MINUTES[:50])
     before = bytes_of(model._history) + bytes_of(model.estimator_)
     with pytest.raises(ValueError, match=message):
@@ -931,7 +931,7 @@ def test_bad_input_is_refused_and_changes_nothing(call, message):
     assert not np.isnan(model.set_params(rescale=2.0).score_then_learn(NOISE[:9], times=MINUTES[50:59])).any()
 
 
-def test_a_first_call_that_is_refused_leaves_nothing():
+def test_failed_first_call_leaves_detector_unfitted():
     model = build(calendar=("time of day",))
     for times in (None, [0.0, -1.0]):
         with pytest.raises(ValueError, match="time"):
@@ -940,7 +940,7 @@ def test_a_first_call_that_is_refused_leaves_nothing():
         assert not hasattr(model, "n_features_in_")
 
 
-def test_a_shingle_outside_a_domain_is_refused_with_its_row():
+def test_shingle_outside_domain_raises_with_row():
     model = SeriesMPF(StreamingMPF(n_estimators=2, window=9, tree=Tree(domain=[[-9.0] * 2, [9.0] * 2])), shingle=2)
     model.partial_fit(NOISE[:5, :1])
     with pytest.raises(ValueError, match="ends at row 1 lies outside the domain"):
@@ -948,7 +948,7 @@ def test_a_shingle_outside_a_domain_is_refused_with_its_row():
     assert model.n_seen_ == 5
 
 
-def test_words_name_the_channel_by_its_place_and_not_by_how_its_name_looks():
+def test_summary_names_channel_even_if_it_looks_like_feature():
     for first, second in (("cpu", "cpu2"), ("a", "wave 1 of a"), ("volatility", "change")):
         rows = pd.DataFrame(waves(900, n_channels=2), columns=[first, second])
         model = contexts(40, window=2048).fit(rows)
@@ -968,7 +968,7 @@ def test_words_name_the_channel_by_its_place_and_not_by_how_its_name_looks():
         (datetime(2024, 1, 1, tzinfo=UTC), "-05:30", 6),
     ],
 )
-def test_times_in_words_are_those_of_the_time_zone(first, timezone, hour):
+def test_times_in_summary_use_time_zone(first, timezone, hour):
     steps = np.arange(600)
     load = np.where(steps % 24 >= 12, 10.0, 0.0) + np.random.default_rng(0).normal(0, 0.2, 600)
     load[588:] = load[580]  # the rise at noon of the last day does not come

@@ -1,4 +1,4 @@
-"""Events: flagged rows that are near each other are told once."""
+"""Events: flagged rows that are near each other are reported once."""
 
 from datetime import UTC, datetime
 
@@ -10,7 +10,7 @@ from polyaforest import SeriesMPF, StreamingMPF
 from polyaforest.series import Event, EventTracker, find_events
 
 
-def test_one_odd_reading_makes_many_shingles_odd_and_one_event():
+def test_anomalous_reading_makes_one_event_of_many_shingles():
     rows = np.random.default_rng(0).normal(size=(500, 2))
     rows[400, 1] = 30.0
     model = SeriesMPF(StreamingMPF(n_estimators=30, window=300, random_state=0), shingle=5)
@@ -38,7 +38,7 @@ def test_times_may_be_dates(kind):
     assert EventTracker.of_state(tracker.state()).close() == tracker.close()
 
 
-def test_rows_may_be_left_out_but_must_rise():
+def test_rows_may_be_omitted_but_must_increase():
     tracker = EventTracker(merge=3)
     assert tracker.update(5, True, -4.0, time="noon", p_value=0.1) is None
     assert tracker.update(8, True, np.float64(-6.0)) is None
@@ -50,7 +50,7 @@ def test_rows_may_be_left_out_but_must_rise():
     assert tracker.close() is None
 
 
-def test_bad_input_is_refused():
+def test_bad_input_raises():
     with pytest.raises(ValueError, match="merge must be an integer"):
         EventTracker(merge=0)
     with pytest.raises(ValueError, match="p_values and is_anomaly"):

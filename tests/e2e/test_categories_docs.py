@@ -18,7 +18,7 @@ def payments(tmp_path, monkeypatch):
     return tmp_path / "payments.csv"
 
 
-def test_the_rare_combination_is_found_without_preparation(cli, payments):
+def test_detect_finds_rare_combination_without_options(cli, payments):
     code, out, err = cli("detect", payments)
     assert code == 0
     assert "using merchant, country, currency, amount, postcode (5 of 7 columns)" in err
@@ -34,20 +34,20 @@ def test_the_rare_combination_is_found_without_preparation(cli, payments):
     assert not re.search(r"\d{12}", out)  # no codes
 
 
-def test_the_page_shows_what_is_printed(cli, payments):
+def test_page_shows_printed_output(cli, payments):
     (block,) = CONSOLE.finditer(PAGE)
     code, out, err = cli(*block["args"].split())
     assert (code, err + out) == (0, block["shown"])
 
 
-def test_numbers_alone_do_not_show_it(cli, payments):
+def test_numbers_only_misses_rare_combination(cli, payments):
     code, out, err = cli("detect", payments, "--numbers-only")
     assert code == 0
     assert "row 778" not in out
     assert "merchant, country, currency" in err.partition("Skipped: ")[2]
 
 
-def test_columns_are_named_as_categories(cli, payments):
+def test_categories_option_selects_columns(cli, payments):
     code, _, err = cli("detect", payments, "--categories", "country,note", "-q")
     assert (code, err) == (0, "")
     code, _, err = cli("detect", payments, "--columns", "amount,country")
@@ -58,7 +58,7 @@ def test_columns_are_named_as_categories(cli, payments):
 
 
 @pytest.mark.parametrize("kind", [[], ["--batch"], ["--stream"]], ids=str)
-def test_models_keep_their_categories(cli, payments, tmp_path, kind):
+def test_models_keep_categories(cli, payments, tmp_path, kind):
     model = tmp_path / "model.mpf"
     assert cli("fit", payments, "-m", model, *kind)[0] == 0
     code, out, _ = cli("explain", "-m", model, payments, "--row", "778")
@@ -77,7 +77,7 @@ def test_models_keep_their_categories(cli, payments, tmp_path, kind):
     assert "categor" in cli("info", model)[1]
 
 
-def test_watch_judges_fields_of_text(cli, tmp_path, monkeypatch):
+def test_watch_scores_text_fields(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [{"amount": 10 + i % 7, "country": ["DE", "FR"][i % 2], "city": ["Bonn", "Lyon"][i % 2]} for i in range(400)]
     odd = {"amount": 12, "country": "XK", "city": "Lima"}

@@ -261,7 +261,7 @@ def compile_more():
     while not done.is_set():
         new_kernel(__name__=__name__)(1.0)
 
-new_kernel()(1.0)  # of no module: what polyaforest tells of its own kernels must not get in its way
+new_kernel()(1.0)  # a kernel without a module: the kernel cache must not interfere
 thread = threading.Thread(target=compile_more)
 thread.start()
 for _ in range(20):
@@ -277,7 +277,7 @@ print("done")
 
 
 def run(script, tmp_path, *arguments):
-    """What a script prints; it must end well."""
+    """Return the output of a script, which must succeed."""
     place = tmp_path / "script.py"
     place.write_text(script)
     paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -298,7 +298,7 @@ def run(script, tmp_path, *arguments):
 
 
 @pytest.mark.parametrize("kind", mostly_slow(["Stream", "Batch", "Series", "Refitted", "River"]))
-def test_copies_and_pickles_of_a_detector_that_learns_are_of_one_moment(kind, tmp_path):
+def test_copies_of_learning_detector_are_consistent(kind, tmp_path):
     if kind == "River" and not find_spec("river"):
         pytest.skip("needs river")
     assert run(COPYING, tmp_path, kind, str(N_COPIES)) == ["whole", str(N_COPIES)]
@@ -306,7 +306,7 @@ def test_copies_and_pickles_of_a_detector_that_learns_are_of_one_moment(kind, tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["fork", "spawn", "loky"])
-def test_processes_are_given_whole_detectors_while_a_thread_learns(how, tmp_path):
+def test_processes_receive_consistent_detectors_while_thread_learns(how, tmp_path):
     if how == "fork" and not FORKS:
         pytest.skip("needs fork")
     assert run(PROCESSES, tmp_path, how) == ["whole", "20"]
@@ -322,11 +322,11 @@ def test_forked_child_works_or_raises_while_thread_learns(kind, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not FORKS, reason="needs fork")
-def test_a_child_that_is_forked_while_a_thread_compiles_can_compile(tmp_path):
+def test_child_forked_while_thread_compiles_can_compile(tmp_path):
     assert run(COMPILING, tmp_path) == ["done"]
 
 
-def test_rows_that_threads_count_at_once_are_all_counted():
+def test_concurrent_counts_are_all_kept():
     forest = BatchMPF(n_estimators=4, tree=Tree(domain=[[-9] * 3, [9] * 3]), random_state=0)
     meeting = threading.Barrier(4)
 
@@ -343,7 +343,7 @@ def test_rows_that_threads_count_at_once_are_all_counted():
     assert forest.n_points_ == 400
 
 
-# ---- what a copy is -------------------------------------------------------------------------------------------------
+# ---- copies ---------------------------------------------------------------------------------------------------------
 
 DETECTORS = {
     "stream": lambda: StreamingMPF(n_estimators=4, window=50, random_state=0).partial_fit(ROWS[:100]),
@@ -360,7 +360,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", DETECTORS)
-def test_a_copy_says_the_same_and_is_independent(name, way):
+def test_copy_gives_same_results_and_is_independent(name, way):
     detector = DETECTORS[name]()
     twin, before = WAYS[way](detector), detector.score_samples(ROWS)
     np.testing.assert_array_equal(twin.score_samples(ROWS), before)
@@ -370,7 +370,7 @@ def test_a_copy_says_the_same_and_is_independent(name, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_forest_in_doubt_cannot_be_copied(way):
+def test_inconsistent_forest_cannot_be_copied(way):
     forest = DETECTORS["stream"]()
     forest._stream.is_dirty = True
     with pytest.raises(RuntimeError, match="interrupted halfway"):
@@ -378,7 +378,7 @@ def test_a_forest_in_doubt_cannot_be_copied(way):
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_a_torn_pickle_is_refused(name):
+def test_damaged_pickle_is_rejected(name):
     detector = copy.deepcopy(DETECTORS[name]())
     pickle.dumps(detector)  # all that is worked out on first use is, by whole trees
     trees = detector.estimator_.forest_ if name == "series" else detector.forest_
@@ -388,7 +388,7 @@ def test_a_torn_pickle_is_refused(name):
         pickle.loads(torn)
 
 
-def test_a_pickle_whose_lists_of_points_are_torn_is_refused():
+def test_pickle_with_damaged_lists_of_points_is_rejected():
     forest = DETECTORS["stream"]()
     forest._stream.points.links[0, forest._stream.store.held[0]] = 1_000_000
     torn = pickle.dumps(forest)
@@ -396,7 +396,7 @@ def test_a_pickle_whose_lists_of_points_are_torn_is_refused():
         pickle.loads(torn)
 
 
-def test_what_fit_could_not_fit_leaves_the_forest_as_it_was():
+def test_failed_fit_leaves_forest_unchanged():
     forest = DETECTORS["stream"]()
     before = bits(forest)
     with pytest.raises(ValueError, match="infinity"):

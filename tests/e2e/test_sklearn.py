@@ -53,7 +53,7 @@ def test_check_estimator_passes(name):
 
 
 @pytest.mark.parametrize("make", [StreamingMPF, BatchMPF, lambda **given: SeriesMPF(StreamingMPF(**given))])
-def test_methods_that_read_leave_the_attributes_of_an_estimator_alone(make):
+def test_reading_methods_do_not_change_attributes(make):
     detector = make(n_estimators=4, random_state=0).fit(ROWS)
     parts = dict(vars(detector))
     detector.detect(ROWS)
@@ -63,7 +63,7 @@ def test_methods_that_read_leave_the_attributes_of_an_estimator_alone(make):
     assert all(part is parts[name] for name, part in vars(detector).items())
 
 
-def test_methods_that_learn_take_y_and_ignore_it(forest):
+def test_learning_methods_accept_and_ignore_y(forest):
     for name in ("fit", "fit_predict", "partial_fit"):
         if hasattr(forest, name):
             assert list(inspect.signature(getattr(forest, name)).parameters)[:2] == ["X", "y"]
@@ -73,7 +73,7 @@ def test_methods_that_learn_take_y_and_ignore_it(forest):
 
 
 @pytest.mark.parametrize("method", READERS)
-def test_every_method_refuses_a_wrong_number_of_features(forest, method):
+def test_all_methods_reject_wrong_number_of_features(forest, method):
     assert not hasattr(forest, "n_features_in_")
     forest.fit(ROWS)
     assert forest.n_features_in_ == 3
@@ -84,7 +84,7 @@ def test_every_method_refuses_a_wrong_number_of_features(forest, method):
 
 
 @pytest.mark.parametrize("method", ["score_samples", "decision_function", "predict"])
-def test_a_pipeline_says_what_the_bare_estimator_says(forest, method):
+def test_pipeline_matches_estimator(forest, method):
     alone = make_pipeline(clone(forest)).fit(ROWS)
     np.testing.assert_array_equal(getattr(alone, method)(ROWS), getattr(clone(forest).fit(ROWS), method)(ROWS))
 
@@ -98,7 +98,7 @@ def test_a_pipeline_says_what_the_bare_estimator_says(forest, method):
 WEIGHTS = np.arange(200) % 3
 
 
-def test_pipelines_pass_weights_to_the_step_that_is_named(forest):
+def test_pipeline_passes_weights_to_named_step(forest):
     fitted = make_pipeline(StandardScaler(), forest).fit(
         ROWS, **{f"{type(forest).__name__.lower()}__sample_weight": WEIGHTS}
     )
@@ -107,7 +107,7 @@ def test_pipelines_pass_weights_to_the_step_that_is_named(forest):
     np.testing.assert_array_equal(fitted.score_samples(ROWS), expected.score_samples(scaled))
 
 
-def test_weights_are_routed_to_those_that_ask_for_them(forest):
+def test_weights_are_routed_on_request(forest):
     scaled = StandardScaler().fit(ROWS, sample_weight=WEIGHTS).transform(ROWS)
     expected = clone(forest).fit(scaled, sample_weight=WEIGHTS)
     with config_context(enable_metadata_routing=True):
@@ -129,14 +129,14 @@ def test_weights_are_routed_to_those_that_ask_for_them(forest):
 # ---- the rest of the company -----------------------------------------------------------------------------------------
 
 
-def test_it_is_an_outlier_detector_with_parameters_that_survive_cloning(forest):
+def test_detectors_are_outlier_detectors_and_clone_parameters(forest):
     assert is_outlier_detector(forest)
     parameters = forest.set_params(score_type="mass", contamination=0.1).get_params()
     assert clone(forest).get_params() == parameters
     assert set(parameters) == set(inspect.signature(type(forest)).parameters)
 
 
-def test_parameters_of_trees_are_reached_through_the_forest(forest):
+def test_tree_parameters_are_nested_in_forest(forest):
     forest.set_params(tree=Tree(max_depth=3)).set_params(tree__max_depth=4, tree__prior_strength=0.1)
     parameters = forest.get_params()
     assert (parameters["tree__max_depth"], parameters["tree__prior_strength"]) == (4, 0.1)
@@ -149,7 +149,7 @@ def test_parameters_of_trees_are_reached_through_the_forest(forest):
     assert series.estimator.tree.max_depth == 3
 
 
-def test_other_parameters_of_trees_take_effect_at_the_next_fit(forest):
+def test_changed_tree_parameters_apply_at_next_fit(forest):
     forest.set_params(tree=Tree(max_depth=2)).fit(ROWS)
     shallow = forest.forest_.size.max()
     forest.set_params(tree__max_depth=6).fit(ROWS)
@@ -159,7 +159,7 @@ def test_other_parameters_of_trees_take_effect_at_the_next_fit(forest):
             clone(forest).set_params(**wrong).fit(ROWS)
 
 
-def test_a_score_with_parameters_survives_cloning(forest):
+def test_score_with_parameters_survives_cloning(forest):
     forest.set_params(score_type=EpsilonPhi(0.01, 0.5), tree=Tree(max_depth=6))
     assert clone(forest).score_type == forest.score_type
     np.testing.assert_array_equal(clone(forest).fit(ROWS).predict(ROWS), forest.fit(ROWS).predict(ROWS))
@@ -173,7 +173,7 @@ def test_a_score_with_parameters_survives_cloning(forest):
         SeriesMPF(StreamingMPF(tree=Tree(lifetime=2.0)), shingle=4),
     ],
 )
-def test_notebooks_show_a_diagram_and_terminals_what_differs_from_the_defaults(detector):
+def test_repr_shows_diagram_in_notebooks_and_changed_parameters_in_terminals(detector):
     page = detector._repr_html_()
     assert type(detector).__name__ in page
     assert "<style>" in page
@@ -186,7 +186,7 @@ def test_notebooks_show_a_diagram_and_terminals_what_differs_from_the_defaults(d
     assert "fitted" in fitted._repr_html_()
 
 
-def test_grid_search_chooses_by_a_given_scorer(forest):
+def test_grid_search_uses_given_scorer(forest):
     def auc(fitted, X, y):
         return roc_auc_score(y, -fitted.decision_function(X))
 
@@ -198,7 +198,7 @@ def test_grid_search_chooses_by_a_given_scorer(forest):
     np.testing.assert_array_equal(search.decision_function(ROWS), refitted.decision_function(ROWS))
 
 
-def test_a_pickled_pipeline_says_the_same(forest):
+def test_pickled_pipeline_gives_same_results(forest):
     pipeline = make_pipeline(StandardScaler(), forest).fit(ROWS)
     again = pickle.loads(pickle.dumps(pipeline))
     np.testing.assert_array_equal(again.score_samples(ROWS), pipeline.score_samples(ROWS))

@@ -1,4 +1,4 @@
-"""Some threads read while others learn: nothing breaks, and what is learned is the same as without them."""
+"""Threads read while others learn: nothing breaks, and readers do not change what is learned."""
 
 import sys
 import threading
@@ -90,7 +90,7 @@ def begun(**parameters):
     ),
     ids=["window", "time", "reservoir"],
 )
-def test_reading_does_not_disturb_learning_nor_learning_reading(parameters):
+def test_concurrent_reading_and_learning_give_correct_results(parameters):
     forest, alone = begun(**parameters), begun(**parameters)
     scores, expected, strange = [], [], []
 
@@ -115,7 +115,7 @@ def test_reading_does_not_disturb_learning_nor_learning_reading(parameters):
     assert forest.offset_ == alone.offset_
 
 
-def test_what_is_held_can_be_looked_at_while_it_changes():
+def test_points_held_can_be_read_while_learning():
     forest = begun()
 
     def look():
@@ -132,7 +132,7 @@ def test_what_is_held_can_be_looked_at_while_it_changes():
     assert_whole(forest)
 
 
-def test_copies_can_be_made_of_a_forest_that_is_learning(tmp_path):
+def test_learning_forest_can_be_copied(tmp_path):
     forest = begun()
 
     def save():
@@ -142,7 +142,7 @@ def test_copies_can_be_made_of_a_forest_that_is_learning(tmp_path):
     assert min(together(lambda: live(forest, [], n=3000), meanwhile=[save])) >= 1
 
 
-def test_several_may_learn_at_once():
+def test_threads_can_learn_concurrently():
     """In which order is anyone's guess, but every row is learned once, under its own key."""
     forest, keys = begun(window=6000), {}
 
@@ -162,7 +162,7 @@ def test_several_may_learn_at_once():
         np.testing.assert_array_equal(held[key], ROWS[i])
 
 
-def test_several_may_begin_at_once():
+def test_threads_can_start_stream_concurrently():
     """One thread creates the stream, the others continue it."""
     for _ in range(5):
         forest, ready = build(), threading.Barrier(4)

@@ -1,4 +1,4 @@
-"""Models with a right seal and wrong contents: each is refused when it is loaded, or works. None hangs or crashes.
+"""Models with a valid checksum and wrong contents: each is rejected on loading, or works. None hangs or crashes.
 
 Files are put to use by another process, tests/use_models.py, so that a hang or a crash is a failure and not the end of
 all tests.
@@ -18,7 +18,7 @@ from effort import mostly_slow
 
 from polyaforest.storage.modelfile import write_model
 
-PATIENCE = 300.0  # seconds, the compilation of kernels included: what takes longer hangs
+PATIENCE = 300.0  # seconds until a process counts as hanging, including compilation of kernels
 TESTS = Path(__file__).parents[1]
 
 

@@ -59,7 +59,7 @@ def test_batches_match_single_process(rows, data, kind):
         if result.reasons is not None:
             assert result.reasons == found.explanations[0].to_json()
     usable = [all(np.isnan(row)) or np.nanmax(np.abs(row)) > 1e100 for row in rows]
-    if kind != "rows":  # which refuses gaps before there is a row to fill them from
+    if kind != "rows":  # which rejects gaps before there is a row to impute from
         assert [result.status is Status.BAD for result in results] == usable
     assert (state.model is None) == (not local.is_fitted)
     if state.model is not None:
@@ -72,7 +72,7 @@ def test_batches_match_single_process(rows, data, kind):
     rows=st.lists(st.tuples(st.floats(-5, 5), st.sampled_from(["eu", "us", "", None])), min_size=1, max_size=30),
     data=st.data(),
 )
-def test_batches_with_categories_say_what_one_process_says(rows, data):
+def test_batches_with_categories_match_single_process(rows, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     judge = KeyedJudge(["zone", "a"], TEMPLATES["rows"](), categories=["zone"])
     arrivals = [judge.arrival(i, [number], [text], 0.0) for i, (number, text) in enumerate(rows)]
@@ -91,7 +91,7 @@ def test_batches_with_categories_say_what_one_process_says(rows, data):
     assert state.model == (local.to_bytes() if local.is_fitted else None)
 
 
-def test_rows_that_are_not_after_the_last_are_late_and_not_learned():
+def test_rows_before_last_are_late_and_not_learned():
     judge = KeyedJudge(["a"], made(StreamingMPF, **SMALL))
     state, _ = judge.judge(NEW, [KeyedRow(5, (1.0,)), KeyedRow(7, (2.0,))])
     after, results = judge.judge(
@@ -105,7 +105,7 @@ def test_rows_that_are_not_after_the_last_are_late_and_not_learned():
     ]
     assert "order 7 came earlier" in results[0].error
     assert loads(after.model).n_seen_ == 3
-    assert judge.judge(state, [KeyedRow(8, (3.0,))])[0] == after  # a task that is repeated
+    assert judge.judge(state, [KeyedRow(8, (3.0,))])[0] == after  # a repeated task
 
 
 def test_rows_without_order_or_time_are_bad():
@@ -128,7 +128,7 @@ class Faulty(StreamingMPF):
         return detected
 
 
-def test_a_detector_that_fails_halfway_costs_the_row_only(monkeypatch):
+def test_failing_detector_loses_only_the_row(monkeypatch):
     saved = {}
 
     def to_bytes(self):
@@ -149,7 +149,7 @@ def test_a_detector_that_fails_halfway_costs_the_row_only(monkeypatch):
     assert saved[state.model].n_seen_ == 5
 
 
-def test_the_default_is_that_of_watch():
+def test_default_detector_is_that_of_watch():
     from polyaforest.cli._watch import command
 
     defaults = {option.name: option.default for option in command.params}
@@ -171,11 +171,11 @@ def test_the_default_is_that_of_watch():
         (StreamingMPF(n_estimators=0, random_state=0), "n_estimators"),
     ],
 )
-def test_a_detector_that_cannot_follow_streams_by_key_is_refused(detector, words):
+def test_unsuitable_detector_is_rejected(detector, words):
     with pytest.raises(ValueError, match=words):
         check_follows_streams(detector, has_times=False)
 
 
-def test_only_detectors_of_streams_are_taken():
+def test_other_detectors_are_rejected():
     with pytest.raises(TypeError, match="BatchMPF"):
         check_follows_streams(BatchMPF(), has_times=True)

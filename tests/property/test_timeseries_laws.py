@@ -76,7 +76,7 @@ def series(draw, max_channels=2, max_rows=24):
 
 
 def aligned_in_chunks(rows, times, every, pattern, cuts):
-    """Row by row what `align` says of a series that comes in chunks: shingles and their oldest readings."""
+    """Return the shingles of a series that arrives in chunks, row by row, and their oldest readings."""
     track, shingles, oldest = new_track(rows.shape[1], np.nan if every is None else every), [], []
     stamps = np.full(len(rows), np.nan) if times is None else times
     for part in np.split(np.arange(len(rows)), cuts):
@@ -91,7 +91,7 @@ def aligned_in_chunks(rows, times, every, pattern, cuts):
 
 @settings(max_examples=examples(300))
 @given(series(), patterns, st.sampled_from([None, 1.0]), st.lists(st.integers(0, 24), max_size=6).map(sorted))
-def test_shingles_are_what_the_rules_say_in_chunks_of_any_size(given_series, pattern, every, cuts):
+def test_shingles_match_naive_reference_in_any_chunks(given_series, pattern, every, cuts):
     rows, times = given_series
     expected = naive_shingles(rows, times, every, pattern)
     found, _ = aligned_in_chunks(rows, times, every, pattern, np.minimum(cuts, len(rows)))
@@ -102,7 +102,7 @@ def test_shingles_are_what_the_rules_say_in_chunks_of_any_size(given_series, pat
 
 @settings(max_examples=examples(100))
 @given(series(), patterns, st.data())
-def test_no_reading_changes_a_shingle_that_is_not_said_to_depend_on_it(given_series, pattern, data):
+def test_shingles_depend_only_on_recorded_readings(given_series, pattern, data):
     rows, times = given_series
     shingles, oldest = aligned_in_chunks(rows, times, 1.0, pattern, [])
     r = data.draw(st.integers(0, len(rows) - 1))
@@ -118,7 +118,7 @@ def test_no_reading_changes_a_shingle_that_is_not_said_to_depend_on_it(given_ser
 
 
 @given(st.lists(st.floats(-9, 9), min_size=5, max_size=30), st.integers(1, 5))
-def test_without_gaps_shingles_are_those_of_the_data_sets(line, size):
+def test_shingles_without_gaps_match_data_sets(line, size):
     rows = np.array(line)[:, None]
     aligned = align(new_track(1, np.nan), rows, np.full(len(rows), np.nan), 0, Pattern(size, 3, False, (), "UTC"))
     assert np.array_equal(aligned.shingles(), shingle(line, size))
@@ -159,7 +159,7 @@ def same(one, other):
     st.sampled_from([4, 12, Reservoir(3), Window(5, duration=6.0)]),
     st.sampled_from([{}, {"difference": True}, {"calendar": ("time of day",)}, {"max_gap": 0, "every": 1.0}]),
 )
-def test_a_series_is_the_same_in_chunks_and_goes_on_from_a_copy(given_series, cuts, window, parameters):
+def test_series_is_same_in_chunks_and_continues_from_copy(given_series, cuts, window, parameters):
     rows, times = given_series
     if times is None and ("calendar" in parameters or isinstance(window, Window)):
         times = np.arange(len(rows)) * 1.0
@@ -174,7 +174,7 @@ def test_a_series_is_the_same_in_chunks_and_goes_on_from_a_copy(given_series, cu
 
 @settings(max_examples=examples(40))
 @given(series(max_channels=1), st.sampled_from([6, 30, Reservoir(4)]), st.booleans(), st.data())
-def test_deletion_takes_exactly_the_shingles_that_the_reading_has_a_part_in(given_series, window, difference, data):
+def test_deletion_removes_exactly_dependent_shingles(given_series, window, difference, data):
     rows, times = given_series
     model = build(window, difference=difference, every=1.0).partial_fit(rows, times=times)
     before, known = (model.estimator_.keys_ if model._has_begun else []), model.keys_
@@ -188,7 +188,7 @@ def test_deletion_takes_exactly_the_shingles_that_the_reading_has_a_part_in(give
     held = model.estimator_.keys_ if model._has_begun else []
     assert r not in model.keys_
     kept = [i for i in before if plain[i].tobytes() == other[i].tobytes()]
-    if np.isnan(rows[r, 0]):  # has a part in what was filled in across it, too
+    if np.isnan(rows[r, 0]):  # values interpolated across it depend on it, too
         assert set(held) <= set(kept)
     else:
         assert held == kept
@@ -220,7 +220,7 @@ def long_series(draw):
     st.sampled_from([{}, {"calendar": ("time of day",)}, {"max_gap": 0, "every": 1.0}, {"rescale": None}]),
     st.booleans(),
 )
-def test_courses_are_the_same_in_chunks_and_go_on_from_a_copy(given_series, cuts, window, parameters, is_fitted):
+def test_context_windows_are_same_in_chunks_and_continue_from_copy(given_series, cuts, window, parameters, is_fitted):
     rows, times = given_series
     if times is None and ("calendar" in parameters or isinstance(window, Window)):
         times = np.arange(len(rows)) * 1.0
@@ -244,7 +244,7 @@ def test_courses_are_the_same_in_chunks_and_go_on_from_a_copy(given_series, cuts
 
 @settings(max_examples=examples(60))
 @given(long_series(), st.sampled_from([100, 2048]), st.data())
-def test_deletion_takes_exactly_the_courses_that_the_reading_has_a_part_in(given_series, window, data):
+def test_deletion_removes_exactly_dependent_context_windows(given_series, window, data):
     rows, times = given_series
     rows = rows[:, :1]
     model = build(window, shingle="auto", every=1.0).partial_fit(rows, times=times)
@@ -265,7 +265,7 @@ def test_deletion_takes_exactly_the_courses_that_the_reading_has_a_part_in(given
     assert set(held) <= set(kept) if np.isnan(rows[r, 0]) else held == kept
     for forest in model.estimators_.values() if held else ():
         assert forest.keys_ == held
-    others = np.delete(np.arange(pattern.n_features(1)), layout_of(1).season)  # which is measured anew
+    others = np.delete(np.arange(pattern.n_features(1)), layout_of(1).season)  # which is recomputed
     if held:
         np.testing.assert_array_equal(model._views.points[:, others], np.stack([points[i] for i in held])[:, others])
     assert set(model.keys_) <= set(known) - {r}
@@ -288,7 +288,7 @@ def naive_events(flagged, merge):
 
 
 @given(flags_and_scores, st.integers(1, 6), st.integers(0, 40), st.booleans())
-def test_events_are_runs_of_flagged_rows_and_the_same_online(rows, merge, stop, has_dates):
+def test_events_are_runs_of_flagged_rows_online_and_offline(rows, merge, stop, has_dates):
     flags, scores = [flag for flag, _ in rows], [float(score) for _, score in rows]
     start = datetime(2024, 1, 1, tzinfo=UTC)
     times = [start + timedelta(minutes=i) if has_dates else 5.0 * i for i in range(len(rows))]
@@ -306,11 +306,11 @@ def test_events_are_runs_of_flagged_rows_and_the_same_online(rows, merge, stop, 
         if i == stop:
             tracker = EventTracker.of_state(json.loads(json.dumps(tracker.state())))
         online.append(tracker.update(i, flag, score, time=times[i], attributions=attributions[i]))
-        assert online[-1] is None or i - online[-1].last >= merge  # told as soon as it is certain
+        assert online[-1] is None or i - online[-1].last >= merge  # reported as soon as it is complete
     assert [event for event in (*online, tracker.close()) if event is not None] == events
 
 
-def test_the_oracle_can_tell():
+def test_oracle_detects_differences():
     rows, pattern = np.array([[0.0], [np.nan], [4.0], [5.0]]), Pattern(3, 1, False, (), "UTC")
     assert naive_shingles(rows, None, None, pattern)[2].tolist() == [0.0, 2.0, 4.0]
     assert naive_shingles(rows, None, None, pattern._replace(max_gap=0)) == [None] * 4

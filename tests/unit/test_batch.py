@@ -41,7 +41,7 @@ def test_fit_then_partial_fit_equals_one_fit(split, score):
     assert_same(grown, forest(score_type=score).fit(ROWS))
 
 
-def test_the_first_partial_fit_is_a_fit_and_one_row_at_a_time_is_enough():
+def test_first_partial_fit_equals_fit_and_accepts_single_rows():
     grown = forest()
     for row in ROWS[:20]:
         grown.partial_fit(row[None])
@@ -50,7 +50,7 @@ def test_the_first_partial_fit_is_a_fit_and_one_row_at_a_time_is_enough():
 
 
 @pytest.mark.parametrize("domain", [DOMAIN, None, "data"])
-def test_remove_undoes_partial_fit(domain):
+def test_delete_rows_undoes_partial_fit(domain):
     grown = forest(domain=domain).fit(ROWS)
     before = pickle.loads(pickle.dumps(grown))
     inner = ROWS[np.abs(ROWS).max(axis=1) < 1] * 0.9
@@ -60,12 +60,12 @@ def test_remove_undoes_partial_fit(domain):
     assert_same(grown.delete_rows(inner), before)
 
 
-def test_rows_leave_in_any_order():
+def test_rows_can_be_deleted_in_any_order():
     left = forest().fit(ROWS).delete_rows(ROWS[60:][::-1]).delete_rows(ROWS[:30])
     assert_same(left, forest().fit(ROWS[30:60]))
 
 
-def test_a_forest_emptied_of_rows_is_the_prior():
+def test_emptied_forest_equals_prior():
     empty = forest().fit(ROWS).delete_rows(ROWS)
     assert empty.n_points_ == 0
     assert not empty.forest_.counts.any()
@@ -79,7 +79,7 @@ def test_a_forest_emptied_of_rows_is_the_prior():
 @pytest.mark.parametrize(
     "unknown", [[[4.9, -4.9]], [[100.0, 0.0]], np.concatenate([ROWS, ROWS[:1]]), [[0.0, 0.0], [4.9, -4.9]]]
 )
-def test_removing_rows_never_counted_is_refused_and_changes_nothing(unknown):
+def test_deleting_uncounted_rows_raises_and_changes_nothing(unknown):
     grown = forest().fit(ROWS)
     before = pickle.dumps(grown)
     with pytest.raises(ValueError, match=r"never counted|not counted that often"):
@@ -89,7 +89,7 @@ def test_removing_rows_never_counted_is_refused_and_changes_nothing(unknown):
 
 @settings(max_examples=examples(15))
 @given(st.lists(st.integers(0, 3), min_size=len(ROWS), max_size=len(ROWS)), st.permutations(range(4)))
-def test_merging_any_split_of_rows_in_any_order_equals_one_fit(places, order):
+def test_merging_parts_in_any_order_equals_one_fit(places, order):
     rows = np.concatenate([ROWS[:-2], [[50.0, 0.0], [0.0, -7.0]]])  # two of them beyond the domain
     parts = [rows[np.array(places) == place] for place in order]
     fitted = [forest().fit(part) for part in parts if len(part)]
@@ -107,7 +107,7 @@ def test_merging_any_split_of_rows_in_any_order_equals_one_fit(places, order):
 
 @pytest.mark.parametrize("is_saved", [False, True])
 @pytest.mark.parametrize("contamination", ["auto", 0.02])
-def test_a_merged_forest_is_calibrated_by_the_rows_of_all_parts(contamination, is_saved, tmp_path):
+def test_merged_forest_is_calibrated_by_rows_of_all_parts(contamination, is_saved, tmp_path):
     rng = np.random.default_rng(1)
     rows = np.concatenate([rng.normal(0.5, 0.1, size=(100, 2)), rng.normal(size=(11_900, 2))])  # parts that differ
     settings = {"n_estimators": 20, "max_depth": 8, "contamination": contamination}
@@ -126,7 +126,7 @@ def test_a_merged_forest_is_calibrated_by_the_rows_of_all_parts(contamination, i
         assert (merged.p_value(rng.normal(size=(4000, 2))) <= level).mean() < 1.4 * level
 
 
-def test_a_merged_forest_without_rows_of_all_parts_keeps_its_threshold():
+def test_merged_forest_keeps_threshold_without_rows_of_all_parts():
     one, other = forest().fit(ROWS[:50]), forest().fit(ROWS[50:])
     other.delete_rows(ROWS[50:51])
     before = one.offset_
@@ -135,7 +135,7 @@ def test_a_merged_forest_without_rows_of_all_parts_keeps_its_threshold():
         one.p_value(ROWS)
 
 
-def test_merging_leaves_the_other_forest_alone():
+def test_merge_does_not_change_other_forest():
     one, other = forest().fit(ROWS[:50]), forest().fit(ROWS[50:])
     before = pickle.dumps(other)
     one.merge(other)
@@ -157,7 +157,7 @@ def test_merging_leaves_the_other_forest_alone():
         ({"feature_weights": [1.0, 2.0]}, "feature_weights"),
     ],
 )
-def test_forests_that_differ_are_not_merged(difference, message):
+def test_merge_rejects_different_forests(difference, message):
     one, other = forest().fit(ROWS), forest(**difference).fit(ROWS)
     before = pickle.dumps(one)
     for merge in (one.merge, one.__add__):
@@ -166,7 +166,7 @@ def test_forests_that_differ_are_not_merged(difference, message):
     assert pickle.dumps(one) == before
 
 
-def test_forests_over_other_columns_are_not_merged():
+def test_merge_rejects_different_columns():
     names = [["a", "b"], ["b", "a"]]
     one, other = (forest().fit(pd.DataFrame(ROWS, columns=columns)) for columns in names)
     with pytest.raises(ValueError, match="different columns"):
@@ -179,7 +179,7 @@ def test_forests_over_other_columns_are_not_merged():
 
 
 @pytest.mark.parametrize("other", [3, None, StreamingMPF(n_estimators=2)])
-def test_only_forests_of_the_same_type_are_merged(other):
+def test_merge_rejects_other_types(other):
     grown = forest().fit(ROWS)
     with pytest.raises(TypeError, match="BatchMPF"):
         grown.merge(other)
@@ -201,7 +201,7 @@ def test_rows_beyond_the_domain_count_as_outside():
     assert_same(grown.delete_rows(beyond), forest().fit(ROWS))
 
 
-def test_the_box_of_the_first_rows_stays_the_domain():
+def test_domain_remains_box_of_first_rows():
     grown = forest(domain=None).fit(ROWS)
     box = np.stack([ROWS.min(axis=0), ROWS.max(axis=0)])
     np.testing.assert_array_equal(grown.forest_.domain, box)
@@ -210,7 +210,7 @@ def test_the_box_of_the_first_rows_stays_the_domain():
     assert (grown.forest_.outside > 0).all()
 
 
-def test_a_closed_domain_refuses_rows_beyond_it_and_changes_nothing():
+def test_closed_domain_rejects_rows_outside_and_changes_nothing():
     grown = forest(domain="data").fit(ROWS)
     before = pickle.dumps(grown)
     with pytest.raises(ValueError, match=r"row 1, column 0 is 99, outside the domain"):
@@ -218,12 +218,12 @@ def test_a_closed_domain_refuses_rows_beyond_it_and_changes_nothing():
     assert pickle.dumps(grown) == before
 
 
-def test_a_process_without_end_is_refused():
+def test_unlimited_process_is_rejected():
     with pytest.raises(ValueError, match="max_depth and lifetime"):
         forest(max_depth=None).fit(ROWS)
 
 
-def test_a_lifetime_alone_ends_a_process():
+def test_lifetime_alone_limits_process():
     grown = forest(max_depth=None, lifetime=3.0).fit(ROWS)
     is_cut = grown.forest_.left > 0
     assert is_cut.any()
@@ -239,7 +239,7 @@ def test_counts_of_children_add_up_to_their_parents():
     assert (grown.counts[:, 0] == 110).all()
 
 
-def test_a_row_on_a_cut_goes_left_when_it_is_counted_and_when_it_is_scored():
+def test_row_on_cut_goes_left_when_counted_and_scored():
     cut_at = forest(n_estimators=1).fit(ROWS).forest_
     row = np.array([[0.0, 0.0]])
     row[0, cut_at.feature[0, 0]] = cut_at.cut[0, 0]
@@ -254,14 +254,14 @@ def test_a_row_on_a_cut_goes_left_when_it_is_counted_and_when_it_is_scored():
     assert node == grown.forest_.left[0, 0]
 
 
-def test_counting_goes_on_with_the_prior_of_the_fit():
+def test_partial_fit_keeps_prior_of_fit():
     forest, twin = (BatchMPF(n_estimators=4, random_state=0).fit(np.eye(3)) for _ in range(2))
     forest.set_params(tree=Tree(prior_strength=5.0, domain="data")).partial_fit(2 * np.eye(3))
     twin.partial_fit(2 * np.eye(3))
     np.testing.assert_array_equal(forest.mass(3 * np.eye(3)), twin.mass(3 * np.eye(3)))
 
 
-def test_removing_a_row_that_was_never_counted_names_it():
+def test_deleting_uncounted_row_names_it():
     forest = BatchMPF(n_estimators=10, tree=Tree(domain=[[0, 0], [9, 9]]), random_state=0).fit([[1.0, 1.0], [1.0, 1.1]])
     with pytest.raises(ValueError, match="row 1 was never counted"):
         forest.delete_rows([[1.0, 1.0], [8.0, 8.0]])

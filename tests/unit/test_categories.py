@@ -51,7 +51,7 @@ def as_arrow(frame):
 
 
 @given(st.text())
-def test_a_code_is_an_exact_integer_that_only_the_text_decides(text):
+def test_code_is_exact_integer_determined_by_text(text):
     code = code_of(text)
     assert code == code_of(text)
     assert 0 <= code < 2**QUESTIONS
@@ -97,19 +97,19 @@ def test_equal_values_have_one_text(value, text):
 
 
 @pytest.mark.parametrize("value", [b"DE", ["DE"], {"a": 1}, object()])
-def test_what_can_be_no_category_is_refused(value):
+def test_invalid_categories_are_rejected(value):
     with pytest.raises(ValueError, match="a category must be text, a number, a bool or a date"):
         canonical(value)
 
 
 @given(st.lists(st.one_of(st.none(), st.text(max_size=3), st.integers(-3, 3), st.booleans())))
-def test_texts_come_back_from_codes(values):
+def test_codes_decode_to_texts(values):
     codes, texts = encode(values)
     assert [texts.get(code) for code in codes] == [canonical(value) for value in values]
 
 
 @given(st.sets(st.integers(0, 5), max_size=6), st.integers(6, 8))
-def test_rows_go_to_the_order_of_the_forest_and_back(columns, n_features):
+def test_rows_round_trip_through_order_of_forest(columns, n_features):
     categories = Categories(tuple(sorted(columns)), n_features)
     row = np.arange(n_features, dtype=float)
     assert (row[categories.order][categories.places] == row).all()
@@ -137,7 +137,7 @@ WAYS = {
 
 @pytest.mark.parametrize("kind", DETECTORS)
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_gives_the_same_forest(kind, way):
+def test_all_ways_to_select_categories_give_same_forest(kind, way):
     expected = small(kind).fit(FRAME).score_samples(FRAME)
     X, features = WAYS[way]
     detector = small(kind, categorical_features=features).fit(X)
@@ -147,7 +147,7 @@ def test_every_way_gives_the_same_forest(kind, way):
 
 
 @pytest.mark.parametrize("kind", DETECTORS)
-def test_named_rows_carry_codes(kind):
+def test_named_rows_contain_codes(kind):
     columns = [encode(FRAME[name])[0] if name in CODED else FRAME[name].to_numpy(float) for name in FRAME]
     texts = {code_of(text): text for text in [*HOMES, *HOMES.values()]}
     rows = NamedRows(np.column_stack(columns), list(FRAME), Categories((0, 2), 4, texts))
@@ -179,7 +179,7 @@ def test_numbers_stay_numbers_by_default(kind):
 
 
 @pytest.mark.parametrize("kind", DETECTORS)
-def test_the_order_of_columns_does_not_matter_to_weights(kind):
+def test_feature_weights_do_not_depend_on_column_order(kind):
     """Categories come last in the forest wherever they are in the table, so the draws are the same."""
     moved = FRAME[["amount", "merchant", "items", "country"]]
     expected = small(kind).fit(FRAME)
@@ -213,7 +213,7 @@ def test_the_order_of_columns_does_not_matter_to_weights(kind):
         (FRAME[:0], "from_dtype", r"0 sample\(s\)"),
     ],
 )
-def test_errors_name_the_column_and_the_remedy(kind, X, features, message):
+def test_errors_name_column_and_remedy(kind, X, features, message):
     detector = small(kind, categorical_features=features)
     with pytest.raises((ValueError, TypeError), match=message):
         detector.fit(X)
@@ -221,7 +221,7 @@ def test_errors_name_the_column_and_the_remedy(kind, X, features, message):
 
 
 @pytest.mark.parametrize("kind", DETECTORS)
-def test_scoring_wants_the_columns_of_the_fit(kind):
+def test_scoring_requires_columns_of_fit(kind):
     detector = small(kind).fit(FRAME)
     with pytest.raises(ValueError, match="feature names"):
         detector.score_samples(FRAME[["amount", "merchant", "items", "country"]])
@@ -236,7 +236,7 @@ def test_scoring_wants_the_columns_of_the_fit(kind):
 
 
 @pytest.mark.parametrize("kind", DETECTORS)
-def test_missing_categories_follow_the_parameter(kind):
+def test_missing_categories_follow_missing_parameter(kind):
     gone = FRAME.copy()
     gone.loc[5, "country"] = None
     with pytest.raises(ValueError, match="row 5, column 'country' is missing"):
@@ -252,7 +252,7 @@ def test_missing_categories_follow_the_parameter(kind):
         assert "country" not in [attribution.name for attribution in explained.attributions]
 
 
-def test_a_series_has_numbers_only():
+def test_series_rejects_categories():
     with pytest.raises(ValueError, match="accepts only numbers: leave the column out"):
         SeriesMPF(small(StreamingMPF)).fit(FRAME)
 
@@ -261,7 +261,7 @@ def test_a_series_has_numbers_only():
 
 
 @pytest.mark.parametrize("kind", DETECTORS)
-def test_an_unseen_category_is_scored(kind):
+def test_unseen_category_is_scored(kind):
     detector = small(kind, n_estimators=50).fit(FRAME)
     unseen = FRAME[:1].assign(country=pd.Categorical(["XK"]))
     [score] = detector.score_samples(unseen)
@@ -269,7 +269,7 @@ def test_an_unseen_category_is_scored(kind):
     assert score < np.quantile(detector.score_samples(FRAME), 0.05)
 
 
-def test_rows_come_and_go_by_their_texts():
+def test_rows_are_learned_and_deleted_by_texts():
     detector = small(StreamingMPF, window=1000).fit(FRAME[:200])
     before = deepcopy(detector)
     new = FRAME[200:].assign(country=pd.Categorical(["XK"] * 100))
@@ -278,11 +278,11 @@ def test_rows_come_and_go_by_their_texts():
     assert detector.points_[-1].tolist() == new.iloc[-1].tolist()
     detector.delete_rows(new)
     assert detector.categories_ == before.categories_
-    assert b"XK" not in detector.to_bytes()  # nothing remains of what was deleted
+    assert b"XK" not in detector.to_bytes()  # deletion leaves no trace
     assert detector.n_points_ == 200
 
 
-def test_learning_in_chunks_or_at_once_is_the_same():
+def test_chunks_do_not_change_results():
     whole, parts = small(StreamingMPF), small(StreamingMPF)
     expected = whole.score_then_learn(FRAME)
     scores = [parts.score_then_learn(FRAME[start : start + 70]) for start in range(0, N, 70)]
@@ -290,7 +290,7 @@ def test_learning_in_chunks_or_at_once_is_the_same():
     assert whole.to_bytes() == parts.to_bytes()
 
 
-def test_flagged_rows_of_a_stream_are_explained_by_their_texts():
+def test_flagged_rows_are_explained_with_texts():
     stream = pd.concat([FRAME, FRAME[:1].assign(country=pd.Categorical(["XK"]), amount=1e4)], ignore_index=True)
     found = small(StreamingMPF).detect_then_learn(stream.astype({"country": "category"}), explain=True)
     assert found.is_anomaly[-1]
@@ -298,7 +298,7 @@ def test_flagged_rows_of_a_stream_are_explained_by_their_texts():
     assert json.loads(found.explanations[N].to_json())["features"][2]["value"] == "XK"
 
 
-def test_batches_of_categories_merge():
+def test_batch_forests_with_categories_merge():
     tree = Tree(domain=[[0, 0], [100, 10]])  # of the numbers; categories may be any
     whole = small(BatchMPF, tree=tree).fit(FRAME)
     parts = [small(BatchMPF, tree=tree).fit(part) for part in (FRAME[:100], FRAME[100:])]
@@ -310,7 +310,7 @@ def test_batches_of_categories_merge():
         whole.merge(other)
 
 
-def test_numbers_are_added_at_the_end_of_the_table():
+def test_add_features_appends_numbers_at_end_of_table():
     detector = small(StreamingMPF, categorical_features=[0, 2]).partial_fit(OBJECTS)
     detector.add_features([2.5])
     assert detector.points_[-1].tolist() == [*OBJECTS[-1], 2.5]
@@ -319,7 +319,7 @@ def test_numbers_are_added_at_the_end_of_the_table():
     assert detector.is_categorical_.tolist() == [True, False, True, False, False]
 
 
-def test_texts_do_not_pile_up():
+def test_texts_of_old_rows_are_dropped():
     detector = small(StreamingMPF, window=50, categorical_features=[0])
     for start in range(0, 20_000, 500):
         rows = np.array([[f"id {i}", 0.5] for i in range(start, start + 500)], dtype=object)
@@ -341,7 +341,7 @@ def saved(detector):
 @pytest.mark.parametrize("kind", DETECTORS)
 @pytest.mark.parametrize("restored", [saved, lambda forest: loads(forest.to_bytes()), deepcopy,
                                       lambda forest: pickle.loads(pickle.dumps(forest))])  # fmt: skip
-def test_files_and_copies_keep_categories(kind, restored):
+def test_categories_survive_files_and_copies(kind, restored):
     for features, X in (
         ("from_dtype", FRAME),
         ([0, 2], OBJECTS),
@@ -357,14 +357,14 @@ def test_files_and_copies_keep_categories(kind, restored):
         assert str(twin.explain(X[:1])[0]) == str(detector.explain(X[:1])[0])
 
 
-def test_a_file_of_numbers_says_nothing_of_categories():
+def test_file_without_categories_omits_them():
     header, arrays = small(StreamingMPF).fit(FRAME[["amount"]])._state()
     assert "categories" not in header
     assert "categorical_features" not in header["parameters"]
     assert "texts" not in arrays
 
 
-def test_hostile_texts_are_saved_and_shown_harmlessly():
+def test_hostile_texts_are_escaped():
     hostile = ["<script>", "\x1b[31m", "\u202e", "a\nb", "\ud800", "", "$x^2$", "x" * (LONGEST_KEPT + 1), "'; DROP"]
     table = np.array([[text, float(i)] for i, text in enumerate(hostile * 30)], dtype=object)
     detector = saved(small(StreamingMPF, categorical_features=[0]).fit(table))
@@ -392,12 +392,12 @@ def test_hostile_texts_are_saved_and_shown_harmlessly():
         ([0], b"\xff", "decode"),
     ],
 )
-def test_categories_of_damaged_files_are_refused(columns, texts, message):
+def test_damaged_categories_in_files_are_rejected(columns, texts, message):
     with pytest.raises(ValueError, match=message):
         Categories.of_state(columns, 4, np.frombuffer(texts, np.uint8))
 
 
-def test_a_file_with_texts_and_no_columns_is_refused(tmp_path):
+def test_file_with_texts_but_no_columns_is_rejected(tmp_path):
     from polyaforest.storage.modelfile import write_model
 
     header, arrays = small(StreamingMPF).fit(FRAME)._state()
@@ -411,7 +411,7 @@ def test_a_file_with_texts_and_no_columns_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("kind", DETECTORS)
-def test_explanations_speak_of_texts(kind):
+def test_explanations_show_texts(kind):
     detector = small(kind, n_estimators=50).fit(FRAME)
     odd = FRAME[:1].assign(country=pd.Categorical(["XK"]))
     [explanation] = explanations = detector.explain(odd)
@@ -429,7 +429,7 @@ def test_explanations_speak_of_texts(kind):
         assert not any(code in shown for code in codes)
 
 
-def test_a_rare_combination_is_named():
+def test_rare_combination_is_reported():
     detector = small(StreamingMPF, n_estimators=100).fit(FRAME)
     odd = FRAME[:1].assign(merchant=pd.Categorical(["Grocer"]), country=pd.Categorical(["GB"]), amount=20.0)
     [explanation] = detector.explain(odd)
@@ -449,7 +449,7 @@ def test_bits_add_up(kind):
     assert explained.values[7].tolist() == FRAME.iloc[7].tolist()
 
 
-def test_plots_of_planes_and_trees_are_for_numbers():
+def test_plots_of_planes_and_trees_reject_categories():
     pytest.importorskip("matplotlib")
     from polyaforest import plots
 

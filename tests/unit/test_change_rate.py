@@ -24,7 +24,7 @@ def learn(detector, first, last):
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_changed_rate_flags_what_the_rate_from_the_start_flags(kind):
+def test_changed_rate_flags_same_rows_as_initial_rate(kind):
     """Both rates need no more calibration scores than are kept anyway, so the past makes no difference."""
     changed, always = MAKERS[kind](0.5), MAKERS[kind](0.01)
     for detector in (changed, always):
@@ -37,7 +37,7 @@ def test_a_changed_rate_flags_what_the_rate_from_the_start_flags(kind):
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_changed_rate_is_saved_and_keeps_as_many_scores_as_it_needs(kind):
+def test_changed_rate_is_saved_and_keeps_needed_scores(kind):
     detector = MAKERS[kind](None)
     learn(detector, 0, N)
     detector.change_false_alarm_rate(0.001)
@@ -50,14 +50,14 @@ def test_a_changed_rate_is_saved_and_keeps_as_many_scores_as_it_needs(kind):
     assert learn(detector, 0, 0).p_values.shape == (0,)
 
 
-def test_a_detector_that_has_learned_nothing_takes_a_rate_too():
+def test_unfitted_detector_accepts_changed_rate():
     for make in MAKERS.values():
         detector = make(None).change_false_alarm_rate(0.3)
         assert learn(detector, 0, N).is_anomaly.mean() > 0.1
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_an_invalid_rate_changes_nothing(kind):
+def test_invalid_rate_changes_nothing(kind):
     detector = MAKERS[kind](0.01)
     learn(detector, 0, 300)
     with pytest.raises(ValueError, match="false_alarm_rate"):

@@ -38,20 +38,20 @@ def with_gaps(seed, share=0.3):
 # ---- completions -----------------------------------------------------------------------------------------------------
 
 
-def test_a_row_is_completed_by_its_nearest_donors_the_nearest_first(monkeypatch):
+def test_row_is_completed_by_nearest_donors_in_order(monkeypatch):
     monkeypatch.setattr(imputation, "N_COMPLETIONS", 2)
     donors = np.array([[0.0, 1.0, 5.0], [9.0, 2.0, 6.0], [1.0, 3.0, 7.0]])
     found = imputation.completions(np.array([[0.9, NAN, NAN], [NAN, 1.9, 5.9]]), donors)
     assert_array_equal(found, [[[0.9, 3.0, 7.0], [0.9, 1.0, 5.0]], [[9.0, 1.9, 5.9], [0.0, 1.9, 5.9]]])
 
 
-def test_donors_of_a_row_without_values_come_from_all_over(monkeypatch):
+def test_donors_of_empty_row_are_spread_evenly(monkeypatch):
     monkeypatch.setattr(imputation, "N_COMPLETIONS", 3)
     donors = np.arange(10.0)[:, None]
     assert_array_equal(imputation.completions(np.array([[NAN]]), donors)[0, :, 0], [0.0, 4.0, 9.0])
 
 
-def test_distances_are_in_units_of_the_spread_of_each_feature():
+def test_distances_are_scaled_by_spread_of_features():
     far_in_numbers = np.array([[1.0, 1000.0, 1.0], [2.0, 3000.0, 2.0], [9.0, 1000.0, 3.0], [5.0, 9000.0, 4.0]])
     found = imputation.completions(np.array([[1.1, 1500.0, NAN]]), far_in_numbers)
     assert found.shape == (1, 4, 3)
@@ -62,7 +62,7 @@ def test_distances_are_in_units_of_the_spread_of_each_feature():
 
 
 @pytest.mark.parametrize("score", SCORES, ids=str)
-def test_the_score_is_the_mean_of_the_scores_of_the_completions(estimator, score):
+def test_score_is_mean_over_completions(estimator, score):
     forest = build(estimator, score_type=score).fit(ROWS)
     donors = forest._donors
     assert len(donors) == 40
@@ -75,7 +75,7 @@ def test_the_score_is_the_mean_of_the_scores_of_the_completions(estimator, score
     assert scores[3] == scores.min()
 
 
-def test_complete_rows_are_scored_as_ever_whatever_is_beside_them(estimator):
+def test_complete_rows_score_the_same_beside_incomplete_rows(estimator):
     forest, strict = (build(estimator, missing=missing).fit(ROWS) for missing in ("impute", "error"))
     rows = np.vstack([ROWS, GAPPY])
     assert_array_equal(forest.score_samples(rows)[:40], strict.score_samples(ROWS))
@@ -83,7 +83,7 @@ def test_complete_rows_are_scored_as_ever_whatever_is_beside_them(estimator):
     assert_array_equal(forest.p_value(ROWS), strict.p_value(ROWS))
 
 
-def test_many_rows_are_scored_like_each_alone(estimator):
+def test_many_rows_score_the_same_as_single_rows(estimator):
     forest, rows = build(estimator).fit(ROWS), np.tile(with_gaps(1), (10, 1))
     assert_array_equal(forest.score_samples(rows), [forest.score_samples(row[None])[0] for row in rows])
     assert_array_equal(forest.set_params(n_jobs=3).score_samples(rows), forest.set_params(n_jobs=1).score_samples(rows))
@@ -97,7 +97,7 @@ def test_masses_stay_marginal(estimator):
     assert_allclose(forest.mass(GAPPY[2:3]), 1.0)
 
 
-def test_a_row_between_two_clusters_only_by_its_mean_is_normal():
+def test_row_between_clusters_by_mean_only_is_normal():
     rng = np.random.default_rng(1)
     clusters = np.vstack([rng.normal([0, -10], 0.5, size=(400, 2)), rng.normal([0, 10], 0.5, size=(600, 2))])
     forest = StreamingMPF(n_estimators=40, random_state=0).fit(clusters)
@@ -108,7 +108,7 @@ def test_a_row_between_two_clusters_only_by_its_mean_is_normal():
     assert forest.score_samples(forest.impute(asked))[0] < as_a_point - 1.5  # in the gap between the clusters
 
 
-def test_a_forest_without_points_takes_the_cell_that_it_expects(monkeypatch):
+def test_forest_without_points_completes_with_mode(monkeypatch):
     monkeypatch.setattr(stream, "WARM_UP", 8)
     forest = build(window=None, max_depth=4).partial_fit(ROWS)
     assert not forest.keeps_points_
@@ -117,7 +117,7 @@ def test_a_forest_without_points_takes_the_cell_that_it_expects(monkeypatch):
     assert_array_equal(batch.score_samples(GAPPY), batch.score_samples(batch.impute(GAPPY, how="mode")))
 
 
-def test_an_empty_forest_says_one_half_of_anything():
+def test_empty_forest_gives_mass_of_one_half():
     forest = build(window=5).partial_fit(ROWS[:1])
     forest.delete(0)
     assert_array_equal(forest.score_samples(GAPPY), np.full(5, np.log(0.5)))
@@ -127,7 +127,7 @@ def test_an_empty_forest_says_one_half_of_anything():
 
 
 @pytest.mark.parametrize("kind", ["independent", "one factor", "skewed", "clusters"])
-def test_normal_rows_with_gaps_are_not_flagged_more_often_than_complete_ones(kind):
+def test_incomplete_normal_rows_are_not_flagged_more_often(kind):
     """At a stated rate of 5 %; with 600 rows the share has a standard error below 0.01, of which this allows 4."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(1500, 6))
@@ -143,7 +143,7 @@ def test_normal_rows_with_gaps_are_not_flagged_more_often_than_complete_ones(kin
     assert_array_equal(forest.predict(asked) == -1, forest.p_value(asked) <= 0.05)
 
 
-def test_a_batch_forest_fitted_on_gaps_calibrates_by_completions():
+def test_batch_forest_calibrates_incomplete_rows_by_completions():
     rows = with_gaps(2)
     forest = build(BatchMPF, contamination=0.25)
     assert (forest.fit_predict(rows) == -1).sum() == 10
@@ -155,7 +155,7 @@ def test_a_batch_forest_fitted_on_gaps_calibrates_by_completions():
 
 @pytest.mark.parametrize("window", [12, Window(duration=9.0), Reservoir(12, half_life=10)])
 @pytest.mark.parametrize("score", SCORES, ids=str)
-def test_a_stream_with_gaps_is_the_same_row_by_row_and_in_chunks(window, score):
+def test_stream_with_gaps_is_same_row_by_row_and_in_chunks(window, score):
     rows, times = with_gaps(3), np.arange(40.0)
     given = {} if window == 12 else {"times": times}
     whole = build(window=window, score_type=score)
@@ -171,14 +171,14 @@ def test_a_stream_with_gaps_is_the_same_row_by_row_and_in_chunks(window, score):
 
 
 @pytest.mark.parametrize("score", SCORES, ids=str)
-def test_a_row_of_a_stream_is_scored_as_score_samples_would_just_before_it_is_learned(score):
+def test_stream_scores_row_as_score_samples_before_learning(score):
     forest = build(window=12, score_type=score).partial_fit(ROWS[:14])
     for row in (GAPPY[:1], ROWS[14:15], GAPPY[1:2], GAPPY[2:3]):
         before = forest.score_samples(row)
         assert_allclose(forest.score_then_learn(row), before, rtol=1e-12)
 
 
-def test_a_loaded_stream_goes_on_bit_for_bit(tmp_path):
+def test_loaded_stream_continues_bit_for_bit(tmp_path):
     forest = build(window=20).partial_fit(ROWS[:30])
     forest.save(tmp_path / "model.mpf")
     again = polyaforest.load(tmp_path / "model.mpf")
@@ -202,7 +202,7 @@ def test_bits_add_up_to_the_score(estimator, score):
     assert_array_equal(explained.p_values, forest.p_value(rows))
 
 
-def test_bits_are_the_mean_over_the_completions(estimator):
+def test_bits_are_mean_over_completions(estimator):
     forest = build(estimator).fit(ROWS)
     completed = imputation.completions(GAPPY[:1], forest._donors)[0]
     alone, each = forest.explain(GAPPY[:1]), forest.explain(completed)
@@ -210,7 +210,7 @@ def test_bits_are_the_mean_over_the_completions(estimator):
 
 
 @pytest.mark.parametrize("missing", ["impute", "marginalise"])
-def test_what_is_missing_is_never_blamed_and_has_no_value(estimator, missing):
+def test_missing_values_are_never_attributed(estimator, missing):
     forest = build(estimator, missing=missing).fit(ROWS)
     explanation = forest.explain(GAPPY)[3]
     assert [attribution.feature for attribution in explanation.attributions] == [0]
@@ -223,7 +223,7 @@ def test_what_is_missing_is_never_blamed_and_has_no_value(estimator, missing):
     assert "no feature stands out" in str(nothing)
 
 
-def test_flagged_rows_of_a_stream_are_explained_before_they_are_learned():
+def test_stream_explains_flagged_rows_before_learning():
     forest = build(window=30, n_estimators=30).partial_fit(ROWS)
     detected = forest.detect_then_learn(np.vstack([ROWS[:5], [[90.0, NAN, 0.5]]]), explain=True)
     assert detected.is_anomaly[5]
@@ -235,7 +235,7 @@ def test_flagged_rows_of_a_stream_are_explained_before_they_are_learned():
 # ---- the default and files -------------------------------------------------------------------------------------------
 
 
-def test_imputing_is_the_default_and_models_keep_what_they_were_saved_with(estimator, tmp_path):
+def test_impute_is_default_and_models_keep_saved_setting(estimator, tmp_path):
     assert estimator().missing == "impute"
     for missing in ("impute", "marginalise", "error"):
         build(estimator, missing=missing).fit(ROWS).save(tmp_path / "model.mpf")

@@ -1,4 +1,4 @@
-"""Context windows: their coordinates against plain numpy, the views made of them, rhythms, what is a series."""
+"""Context windows: features compared with numpy, views, periods, and detection of series."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def features_of(rows, places, starts):
 
 @pytest.mark.parametrize("n_channels", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("length", [1, LEAST, LENGTH - 1, LENGTH, 300])
-def test_coordinates_are_what_numpy_says(n_channels, length):
+def test_coordinates_match_numpy(n_channels, length):
     rows = 100 + np.random.default_rng(length).normal(size=(300, n_channels))
     found = features_of(rows, [299], [300 - length])[0]
     assert_allclose(found, naive_features(rows[300 - length :]), rtol=1e-9, atol=1e-10)
@@ -70,14 +70,14 @@ def test_coordinates_are_what_numpy_says(n_channels, length):
 
 @pytest.mark.parametrize("n_channels", [1, 3, 4])
 @pytest.mark.parametrize("n_still", [1, 7, 64, 90, 200])
-def test_standing_still_counts_against_the_volatility(n_channels, n_still):
+def test_unchanged_readings_reduce_volatility(n_channels, n_still):
     rows = np.random.default_rng(n_still).normal(size=(300, n_channels))
     rows[300 - n_still :, 0] = rows[299 - n_still, 0]
     found = features_of(rows, [299], [0])[0]
     assert_allclose(found, naive_features(rows), rtol=1e-9, atol=1e-10)
 
 
-def test_a_course_is_the_same_bits_alone_or_among_others_and_forgets_what_is_older():
+def test_context_window_has_same_bits_alone_and_ignores_older_readings():
     rows = np.random.default_rng(0).normal(size=(400, 2))
     places = np.arange(LEAST, 400)
     together = features_of(rows, places, np.zeros(len(places), int))
@@ -98,7 +98,7 @@ def kinds(n_channels):
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 5]), st.sampled_from([-512.0, 0.25, 64.0]))
-def test_a_constant_moves_levels_alone_and_a_scale_scales_all(seed, n_channels, number):
+def test_adding_constant_moves_levels_only_and_scaling_scales_all(seed, n_channels, number):
     rows = np.random.default_rng(seed).integers(-(2**20), 2**20, size=(LENGTH, n_channels)) / 1024.0
     before, is_level = features_of(rows, [LENGTH - 1], [0])[0], kinds(n_channels)[0]
     moved = features_of(rows + number, [LENGTH - 1], [0])[0]
@@ -108,7 +108,7 @@ def test_a_constant_moves_levels_alone_and_a_scale_scales_all(seed, n_channels, 
     assert_allclose(scaled, before * np.where(is_size, abs(number), number), rtol=1e-9, atol=1e-8)
 
 
-def test_deviations_are_from_the_nearest_of_three_periods():
+def test_deviations_are_from_nearest_of_three_periods():
     values = np.random.default_rng(3).normal(size=(200, 2))
     values[60, 0] = np.nan
     period, places = 30, np.array([10, 59, 60, 90, 120, 199])
@@ -128,7 +128,7 @@ def test_deviations_are_from_the_nearest_of_three_periods():
     assert_allclose(season_features(values, places, period), expected, atol=1e-12)
 
 
-def test_a_constant_series_has_constant_features_to_the_last_bit():
+def test_constant_series_has_constant_features_bit_for_bit():
     """Rounding errors of a mean would be weighed like readings."""
     rows = np.full((200, 1), 0.1)
     found = features_of(rows, np.arange(LEAST, 200), np.zeros(200 - LEAST, int))
@@ -140,7 +140,7 @@ def test_a_constant_series_has_constant_features_to_the_last_bit():
 
 
 @pytest.mark.parametrize("n_channels", [1, 3, 4, 9])
-def test_views_share_out_all_features(n_channels):
+def test_views_partition_features(n_channels):
     layout = layout_of(n_channels)
     names = layout.names([f"x{c}" for c in range(n_channels)])
     assert [view.name for view in layout.views] == ["change", "shape", "season", "rhythm"]
@@ -154,7 +154,7 @@ def test_views_share_out_all_features(n_channels):
     assert with_calendar.n_features(n_channels) == len(names) + 2
 
 
-def test_phases_go_round_with_the_period_and_are_nothing_without():
+def test_phases_follow_period_and_are_zero_without():
     clock = np.arange(50.0)
     both = phase_features(clock, (24, 6))
     assert_allclose(both[:, 0], np.sin(2 * np.pi * clock / 24), atol=1e-12)
@@ -164,7 +164,7 @@ def test_phases_go_round_with_the_period_and_are_nothing_without():
     assert not phase_features(clock, (24,))[:, 2:].any()
 
 
-def test_courses_begin_with_their_least_readings_and_anew_after_a_gap():
+def test_context_windows_need_least_readings_and_restart_after_gap():
     rows = np.random.default_rng(1).normal(size=(300, 1))
     times = np.arange(300.0) + 2.0 * (np.arange(300) >= 100) + 9.0 * (np.arange(300) >= 200)
     aligned = align(new_track(1, 1.0), rows, times, 0, CONTEXT)
@@ -177,7 +177,7 @@ def test_courses_begin_with_their_least_readings_and_anew_after_a_gap():
     assert_allclose(aligned.shingles()[at], naive_features(steps[:153, None]), rtol=1e-9, atol=1e-10)
 
 
-def test_phases_go_by_time_if_there_is_one_and_else_by_number():
+def test_phases_use_times_or_else_numbers():
     rows, number = np.zeros((100, 1)), 1000
     track = new_track(1, 60.0)._replace(periods=(24,))
     for stamps, clock in (
@@ -189,7 +189,7 @@ def test_phases_go_by_time_if_there_is_one_and_else_by_number():
         assert_array_equal(aligned.shingles()[:, -len(PHASE) :], expected)
 
 
-def test_a_shingler_needs_a_length():
+def test_shingler_requires_integer_shingle():
     with pytest.raises(ValueError, match="shingle"):
         Shingler(None).fit(np.zeros((200, 1)))
 
@@ -235,7 +235,7 @@ DAY, WEEK = np.sin(2 * np.pi * HOURS / 24), (HOURS // 24 % 7 >= 5) * 1.0
         "2",
     ],
 )
-def test_periods_are_those_of_the_readings(line, expected):
+def test_find_periods_returns_periods_of_readings(line, expected):
     assert find_periods(line[:, None]) == expected
 
 
@@ -249,14 +249,14 @@ def test_periods_survive_noise_and_noise_has_none(any_seed):
     assert find_periods(np.hstack([noise, DAY[:, None], np.zeros_like(noise)])) == (24,)  # the channel that repeats
 
 
-# ---- what is a series -----------------------------------------------------------------------------------------------
+# ---- detection of series --------------------------------------------------------------------------------------------
 
 N = 600
 EVEN = np.arange(N) * 60.0
 SMOOTH = np.cumsum(np.random.default_rng(2).normal(size=(N, 3)), axis=0)
 
 
-def test_even_times_and_alike_neighbours_are_a_series():
+def test_rows_with_even_times_and_similar_neighbours_are_series():
     assert is_series(EVEN, SMOOTH)
     assert is_series(EVEN + np.random.default_rng(3).uniform(0, 20, N), SMOOTH)  # jitter
     assert is_series(np.delete(EVEN, slice(300, 350)), np.delete(SMOOTH, slice(300, 350), axis=0))  # a gap
@@ -266,14 +266,14 @@ def test_even_times_and_alike_neighbours_are_a_series():
     assert is_series(EVEN, holes)
 
 
-def test_a_column_that_does_not_vary_has_no_say():
+def test_constant_column_is_ignored_in_detecting_series():
     assert is_series(EVEN, np.hstack([SMOOTH[:, :1], np.ones((N, 5))]))
     assert not is_series(EVEN, np.ones((N, 2)))
     assert not is_series(EVEN, np.full((N, 2), np.nan))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_independent_rows_are_no_series(seed):
+def test_independent_rows_are_not_series(seed):
     rng = np.random.default_rng(seed)
     assert not is_series(EVEN, rng.normal(size=(N, 3)))
     assert not is_series(EVEN, rng.permutation(SMOOTH))
@@ -281,7 +281,7 @@ def test_independent_rows_are_no_series(seed):
     assert not is_series(EVEN, np.hstack([SMOOTH[:, :1], rng.normal(size=(N, 2))]))
 
 
-def test_times_that_are_uneven_decrease_or_stand_still_are_no_series():
+def test_uneven_decreasing_or_constant_times_are_not_series():
     rng = np.random.default_rng(4)
     assert not is_series(np.cumsum(rng.exponential(size=N)), SMOOTH)
     assert not is_series(EVEN[::-1].copy(), SMOOTH)
@@ -290,7 +290,7 @@ def test_times_that_are_uneven_decrease_or_stand_still_are_no_series():
     assert not is_series(np.where(np.arange(N) == 300, np.nan, EVEN), SMOOTH)
 
 
-def test_few_rows_do_not_show_whether_they_are_a_series():
+def test_few_rows_are_not_series():
     assert is_series(EVEN[:LEAST_READINGS], SMOOTH[:LEAST_READINGS])
     assert not is_series(EVEN[: LEAST_READINGS - 1], SMOOTH[: LEAST_READINGS - 1])
     assert not is_series(EVEN[:0], SMOOTH[:0])
@@ -298,7 +298,7 @@ def test_few_rows_do_not_show_whether_they_are_a_series():
 
 @pytest.mark.parametrize("run", [40, LEAST - 1, LEAST, 100])
 @pytest.mark.parametrize("missing", [2, 3, 4, 9])
-def test_rows_without_a_course_are_no_series(run, missing):
+def test_rows_without_context_window_are_not_series(run, missing):
     """As `align` has it, of which this is a quick look ahead."""
     times = EVEN + missing * 60.0 * (np.arange(N) // run)
     expected = bool(align(new_track(1, 60.0), SMOOTH[:, :1], times, 0, CONTEXT).is_whole.any())

@@ -81,7 +81,7 @@ def forest_of(kind, score="typicality", **parameters):
 
 
 def naive_attributions(forest, row):
-    """What the sides of each feature cost a row, in bits, and what every row is charged, by the rules of the docs."""
+    """Naive attributions of a row by feature and side, and the base of all rows, by the rules of the docs, in bits."""
     lifetimes = forest.lifetimes_ if forest.score_type in ("typicality", "multiscale") else [None]
     n_trees, boxed = len(forest.forest_.left), forest.forest_.lower.shape[2] > 0
     parts, base = np.zeros((2, len(row))), 0.0
@@ -119,7 +119,7 @@ class NaiveWalk:
         if self.life is None and excess.any():
             reach = (self.weights * excess).sum() / ((self.weights * (high - low)).sum() or 1.0)
             amount = math.log(1 - outside) - math.log(outside) + math.log1p(reach)
-            if not self.boxed:  # the cuts charge what they would the nearest point of the domain
+            if not self.boxed:  # cuts attribute as for the nearest point of the domain
                 self.visit(root, 0, (low, high), 0.0, gamma)
                 if self.parts.sum() > amount:
                     self.parts *= max(amount, 0) / self.parts.sum()
@@ -148,7 +148,7 @@ class NaiveWalk:
             self.cross(j, depth, box, ends)
 
     def restrict(self, region, box, n, strength):
-        """Charge for the restriction to a box; whether the walk ends in what it left out."""
+        """Attribute the restriction to a box; return whether the row is outside it."""
         live = box[0] < box[1]
         shares = np.where(live, (box[1] - box[0]) / np.where(live, region[1] - region[0], 1.0), 1.0)
         f = shares.prod()
@@ -187,14 +187,14 @@ class NaiveWalk:
 
 @pytest.mark.parametrize("score", mostly_slow(SCORES, 0, 2))
 @pytest.mark.parametrize("kind", FORESTS)
-def test_parts_are_those_of_a_plain_reading_of_the_rules(kind, score):
+def test_parts_match_naive_reference(kind, score):
     forest = forest_of(kind, score)
     rows = probes(table())
     lifetimes = forest.lifetimes_ if score in ("typicality", "multiscale") else np.empty(0)
-    charges, base = attribute.attribute_rows(forest.forest_, forest.posterior_, rows, lifetimes, None)
-    for row, charge in zip(rows, charges, strict=True):
+    attributions, base = attribute.attribute_rows(forest.forest_, forest.posterior_, rows, lifetimes, None)
+    for row, attribution in zip(rows, attributions, strict=True):
         expected, expected_base = naive_attributions(forest, row)
-        assert_allclose(charge, expected, rtol=1e-9, atol=1e-9)
+        assert_allclose(attribution, expected, rtol=1e-9, atol=1e-9)
         assert base == pytest.approx(expected_base, abs=1e-12)
 
 
@@ -213,7 +213,7 @@ def test_parts_add_up(kind, score):
 
 @pytest.mark.parametrize("kind", ["table", "window", "process"])
 @pytest.mark.parametrize("score", ["typicality", "log_mass"])
-def test_neither_company_nor_threads_nor_tables_change_a_bit(kind, score, monkeypatch):
+def test_bits_do_not_depend_on_other_rows_threads_or_frames(kind, score, monkeypatch):
     forest = forest_of(kind, score)
     rows = probes(table())
     whole = forest.explain(rows)
@@ -228,26 +228,26 @@ def test_neither_company_nor_threads_nor_tables_change_a_bit(kind, score, monkey
 
 @pytest.mark.parametrize("kind", ["process", "process with a domain"])
 @pytest.mark.parametrize("score", ["typicality", "log_mass"])
-def test_what_is_typical_of_a_process_is_the_mean_over_all_rows_counted_in_it(kind, score):
+def test_typical_of_process_is_mean_over_counted_rows(kind, score):
     forest = forest_of(kind, score)
     rows = table()
     within = rows[((rows >= forest.forest_.domain[0]) & (rows <= forest.forest_.domain[1])).all(axis=1)]
     assert forest.explain(within).parts.mean(axis=0) == pytest.approx(0, abs=1e-9)
 
 
-def test_what_is_typical_of_a_stream_is_the_mean_over_the_points_held(monkeypatch):
+def test_typical_of_stream_is_mean_over_points_held(monkeypatch):
     monkeypatch.setattr(context, "_PAIRS", 10**6)  # all points for every tree
     forest = forest_of("window")
     assert forest.explain(forest.points_).parts.mean(axis=0) == pytest.approx(0, abs=1e-9)
 
 
-def test_a_few_points_for_each_tree_tell_nearly_as_well_what_is_typical():
+def test_few_points_per_tree_estimate_typical_well():
     forest = StreamingMPF(window=100, random_state=0).partial_fit(table(300))
     parts = forest.explain(forest.points_).parts.mean(axis=0)
     assert 0 < np.abs(parts).max() < 0.25
 
 
-def test_what_is_typical_of_a_stream_depends_neither_on_chunks_nor_on_files(tmp_path):
+def test_typical_of_stream_does_not_depend_on_chunks_or_files(tmp_path):
     rows, row = table(300), table(1, seed=7)
     whole = StreamingMPF(window=100, random_state=0).partial_fit(rows)
     by_row = StreamingMPF(window=100, random_state=0)
@@ -261,7 +261,7 @@ def test_what_is_typical_of_a_stream_depends_neither_on_chunks_nor_on_files(tmp_
 
 
 @pytest.mark.parametrize("score", ["typicality", "log_mass"])
-def test_the_posterior_along_paths_is_that_of_all_nodes_to_the_last_bit(score):
+def test_posterior_along_paths_equals_full_posterior_bit_for_bit(score):
     forest = StreamingMPF(window=100, random_state=0, score_type=score)
     forest.detect_then_learn(table(300))
     few = forest.explain(probes(table())[:3])
@@ -273,7 +273,7 @@ def test_the_posterior_along_paths_is_that_of_all_nodes_to_the_last_bit(score):
     assert_array_equal(forest.explain(probes(table())[:3]).parts, few.parts)
 
 
-def test_words_are_looked_up_before_a_stream_changes_if_anyone_can_still_read_them():
+def test_referenced_explanations_get_text_before_stream_changes():
     forest, row = streamed(window=40, n_estimators=3, random_state=0), table(1)
     kept, words = forest.explain(row), str(forest.explain(row))
     assert len(forest._unread) == 1
@@ -282,13 +282,13 @@ def test_words_are_looked_up_before_a_stream_changes_if_anyone_can_still_read_th
     assert str(kept) == words
 
 
-def test_rows_of_a_table_are_typical_of_it():
+def test_fitted_rows_are_typical_on_average():
     rows = table(200)
     parts = StreamingMPF(n_estimators=30, random_state=0).fit(rows).explain(rows).parts
     assert np.abs(parts.mean(axis=0)).max() < 0.25
 
 
-def test_nothing_beyond_a_closed_world_is_infinitely_surprising():
+def test_surprise_is_infinite_outside_closed_domain():
     forest = StreamingMPF(
         tree=Tree(domain="data"), score_type="log_mass", max_samples=None, n_estimators=4, random_state=0
     )
@@ -306,7 +306,7 @@ def test_nothing_beyond_a_closed_world_is_infinitely_surprising():
     assert "width:100%" in said._repr_html_()
 
 
-def test_an_emptied_stream_has_nothing_to_say():
+def test_emptied_stream_reports_no_feature():
     forest = streamed(window=40, n_estimators=3, random_state=0)
     forest.delete(forest.keys_)
     said = forest.explain(table(1))[0]
@@ -318,10 +318,10 @@ def test_an_emptied_stream_has_nothing_to_say():
 # ---- cut off ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_far_outside_is_charged_by_nothing_but_its_distances():
+def test_far_row_has_bits_from_distances_only():
     forest = forest_of("table")
     row = np.array([[0.0, 40.0, 0.0]])
-    charges, _ = attribute.attribute_rows(forest.forest_, forest.posterior_, row, forest.lifetimes_, None)
+    attributions, _ = attribute.attribute_rows(forest.forest_, forest.posterior_, row, forest.lifetimes_, None)
     expected = np.zeros((2, 3))
     for t in range(6):
         walks = [NaiveWalk(forest, t, row[0], life) for life in forest.lifetimes_]
@@ -330,10 +330,10 @@ def test_a_row_far_outside_is_charged_by_nothing_but_its_distances():
         distances = sum(walk.distances for walk in walks)
         assert math.exp(-walks[-1].distances.sum()) < 1e-4
         expected += distances * (1 + sum(walk.parts.sum() for walk in walks) / distances.sum())
-    assert_allclose(charges[0], expected / (6 * len(forest.lifetimes_) * math.log(2)), rtol=1e-9)
+    assert_allclose(attributions[0], expected / (6 * len(forest.lifetimes_) * math.log(2)), rtol=1e-9)
 
 
-def test_blame_does_not_jump_where_a_box_ends():
+def test_attributions_are_continuous_at_edge_of_box():
     forest = StreamingMPF(tree=Tree(max_depth=0), max_samples=None, n_estimators=2, random_state=0).fit(table())
     edge = forest.forest_.upper[0, forest.forest_.root[0]]
     rows = np.array([edge, edge + 1e-9, edge + 1e-6, edge + 0.1])
@@ -343,27 +343,27 @@ def test_blame_does_not_jump_where_a_box_ends():
     assert np.abs(parts[3] - parts[0]).max() > 0.1
 
 
-def test_cuts_charge_a_row_beyond_the_domain_like_the_nearest_point_within():
+def test_cuts_attribute_row_outside_domain_like_nearest_inside():
     forest = forest_of("process", "log_mass")
     low, high = forest.forest_.domain
     row = np.array([[0.0, high[1] + 1e6, 0.0]])
     lifetimes = np.empty(0)
-    charges, within = (
+    attributions, within = (
         attribute.attribute_rows(forest.forest_, forest.posterior_, rows, lifetimes, None)[0].sum(axis=1)[0]
         for rows in (row, np.clip(row, low, high))
     )
-    assert_allclose(charges[[0, 2]], within[[0, 2]])
-    assert charges[1] > within[1]
+    assert_allclose(attributions[[0, 2]], within[[0, 2]])
+    assert attributions[1] > within[1]
 
 
-def test_where_nothing_is_left_for_the_outside_the_cuts_share_what_there_is():
+def test_cuts_share_bits_when_outside_gets_none():
     rows = np.concatenate([table(400) * 0.3, table(100) + 9.0])
     forest = BatchMPF(tree=Tree(max_depth=8, domain=[[-1.0] * 3, [1.0] * 3]), n_estimators=6, random_state=0).fit(rows)
     far = np.array([[-1.1, 0.9, -0.9]])
-    charges, base = attribute.attribute_rows(forest.forest_, forest.posterior_, far, np.empty(0), None)
-    assert (charges >= -1e-12).all()
-    assert charges[0].sum() + base == pytest.approx(-forest.score_samples(far)[0] / math.log(2))
-    assert charges[0].sum() < forest.explain(np.clip(far, -1, 1)).surprise[0] - base
+    attributions, base = attribute.attribute_rows(forest.forest_, forest.posterior_, far, np.empty(0), None)
+    assert (attributions >= -1e-12).all()
+    assert attributions[0].sum() + base == pytest.approx(-forest.score_samples(far)[0] / math.log(2))
+    assert attributions[0].sum() < forest.explain(np.clip(far, -1, 1)).surprise[0] - base
 
 
 # ---- verdicts --------------------------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def test_where_nothing_is_left_for_the_outside_the_cuts_share_what_there_is():
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("kind", ["table", "duplicates", "window", "summary", "process"])
-def test_verdicts_are_those_of_scores(kind, score):
+def test_verdicts_agree_with_scores(kind, score):
     forest = forest_of(kind, score, false_alarm_rate=0.1)
     rows = np.vstack([probes(table()), with_duplicates()])
     said = forest.explain(rows)
@@ -383,7 +383,7 @@ def test_verdicts_are_those_of_scores(kind, score):
 
 
 @pytest.mark.parametrize("score", ["typicality", "log_mass"])
-def test_rows_whose_surprise_is_their_score_are_not_scored_again(score, monkeypatch):
+def test_explain_skips_scoring_when_surprise_is_score(score, monkeypatch):
     forest = forest_of("process", score)
     rows = probes(table())
     scores, asked = forest.score_samples(rows), []
@@ -401,7 +401,7 @@ def test_rows_whose_surprise_is_their_score_are_not_scored_again(score, monkeypa
 @pytest.mark.parametrize("kind", ["table", "window", "summary", "process"])
 @pytest.mark.parametrize("score", ["typicality", "log_mass"])
 @pytest.mark.parametrize(("value", "side"), [(9.0, "high"), (-9.0, "low")])
-def test_the_guilty_feature_is_blamed_on_the_right_side(kind, score, value, side):
+def test_anomalous_feature_is_attributed_on_right_side(kind, score, value, side):
     row = np.zeros((1, 3))
     row[0, 1] = value
     said = forest_of(kind, score, contamination=0.05).explain(row)[0]
@@ -414,7 +414,7 @@ def test_the_guilty_feature_is_blamed_on_the_right_side(kind, score, value, side
     assert -5 < low < high < 5
 
 
-def test_both_of_two_guilty_features_are_blamed_and_no_other():
+def test_exactly_two_anomalous_features_are_attributed():
     rows = table(150, 8)
     row = np.zeros((1, 8))
     row[0, [2, 5]] = 6.0, -6.0
@@ -424,7 +424,7 @@ def test_both_of_two_guilty_features_are_blamed_and_no_other():
     assert "x5 ≤" in said.region
 
 
-def test_a_value_between_two_clusters_is_bounded_from_both_sides():
+def test_value_between_clusters_is_bounded_on_both_sides():
     rng = np.random.default_rng(0)
     rows = np.concatenate([rng.normal(-5, 0.3, (60, 1)), rng.normal(5, 0.3, (60, 1))])
     said = StreamingMPF(n_estimators=30, random_state=0).fit(rows).explain([[0.0]])[0]
@@ -433,7 +433,7 @@ def test_a_value_between_two_clusters_is_bounded_from_both_sides():
     assert " < x0 ≤ " in said.region
 
 
-def test_a_typical_row_has_nobody_to_blame():
+def test_typical_row_has_no_attributions():
     said = StreamingMPF(n_estimators=30, random_state=0).fit(table(150)).explain([[0.0, 0.0, 0.0]])[0]
     assert not said.is_anomaly
     assert said.attributions == []
@@ -441,7 +441,7 @@ def test_a_typical_row_has_nobody_to_blame():
     assert said.share == pytest.approx(1, abs=0.01)
 
 
-def test_a_row_hardly_more_surprising_than_a_typical_one_has_nobody_to_blame_either():
+def test_slightly_surprising_row_has_no_attributions():
     forest = StreamingMPF(n_estimators=4, random_state=0).fit(table(150))
     said = forest.explain(table(200, seed=1))
     excess = said.surprise - said.typical
@@ -451,7 +451,7 @@ def test_a_row_hardly_more_surprising_than_a_typical_one_has_nobody_to_blame_eit
     assert all(one.attributions for one, bits in zip(said, excess, strict=True) if bits >= 1.0)
 
 
-def test_the_expected_range_is_normal_and_what_lies_just_beyond_is_not():
+def test_expected_range_is_normal_and_values_beyond_are_not():
     forest = StreamingMPF(n_estimators=30, random_state=0).fit(table(150))
     row = np.array([0.2, 8.0, -0.3])
     (attribution,) = forest.explain(row[None])[0].attributions
@@ -464,14 +464,14 @@ def test_the_expected_range_is_normal_and_what_lies_just_beyond_is_not():
     assert with_value(high + 0.3) == -1
 
 
-def test_no_value_is_expected_where_none_would_do():
+def test_expected_is_none_when_no_value_is_normal():
     forest = StreamingMPF(n_estimators=30, random_state=0).fit(table(150))
     said = forest.explain([[8.0, 8.0, 8.0]], features=["x0"])[0]
     assert [attribution.expected for attribution in said.attributions] == [None]
     assert "no value" in str(said)
 
 
-def test_the_share_of_a_region_is_counted_in_the_points_held():
+def test_share_of_region_counts_points_held():
     forest = streamed(window=40, n_estimators=6, random_state=0)
     row = np.array([[0.0, 1.0, 0.0]])
     said = forest.explain(row)[0]
@@ -484,7 +484,7 @@ def test_the_share_of_a_region_is_counted_in_the_points_held():
 
 
 @pytest.mark.parametrize("kind", ["table", "duplicates", "process", "process with a domain"])
-def test_counting_in_trees_is_counting_points(kind):
+def test_counts_in_trees_equal_counts_of_points(kind):
     forest = forest_of(kind)
     low, high = np.array([-0.5, -np.inf, -np.inf]), np.array([np.inf, 0.5, np.inf])
     counts = attribute.count_within(forest.forest_, forest.posterior_.world, low, high)
@@ -516,7 +516,7 @@ def naive_count(model, t, low, high):
     return total
 
 
-def test_similar_points_are_held_normal_and_near():
+def test_similar_points_are_held_normal_and_nearest():
     forest = streamed(window=40, n_estimators=6, random_state=0)
     said = forest.explain([[0.1, 0.1, 6.0]])[0]
     assert len(said.similar) == 3
@@ -530,7 +530,7 @@ def test_similar_points_are_held_normal_and_near():
 
 
 @pytest.mark.parametrize("kind", ["process", "summary"])
-def test_forests_that_keep_no_points_show_none(kind):
+def test_forests_without_points_have_no_similar_points(kind):
     assert forest_of(kind).explain([[0.1, 0.1, 6.0]])[0].similar == []
 
 
@@ -538,7 +538,7 @@ def test_forests_that_keep_no_points_show_none(kind):
 
 
 @pytest.mark.parametrize("kind", ["table", "window", "summary", "process"])
-def test_a_saved_forest_explains_alike(kind, tmp_path):
+def test_loaded_forest_gives_same_explanations(kind, tmp_path):
     forest = forest_of(kind)
     forest.save(tmp_path / "forest.mpf")
     again = type(forest).load(tmp_path / "forest.mpf")
@@ -549,7 +549,7 @@ def test_a_saved_forest_explains_alike(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["table", "process"])
-def test_a_forest_from_before_there_were_explanations_explains_too(kind):
+def test_forest_of_early_version_explains(kind):
     forest = forest_of(kind)
     usual = forest.explain(table(1))[0].usual
     forest._quantiles = forest._reference = None
@@ -558,7 +558,7 @@ def test_a_forest_from_before_there_were_explanations_explains_too(kind):
     assert (np.abs(said.usual - usual) < 1.5).all()
 
 
-def test_quantiles_of_other_features_are_refused(tmp_path):
+def test_quantiles_of_wrong_shape_are_rejected(tmp_path):
     forest = forest_of("process")
     forest._quantiles = forest._quantiles[:, :2].copy()
     forest.save(tmp_path / "forest.mpf")
@@ -566,7 +566,7 @@ def test_quantiles_of_other_features_are_refused(tmp_path):
         BatchMPF.load(tmp_path / "forest.mpf")
 
 
-def test_nothing_about_points_is_kept_when_they_have_gone():
+def test_deleted_points_leave_no_trace_in_reference():
     forest = streamed(window=40, n_estimators=3, random_state=0)
     forest.insert([77.0, 0.0, 0.0], key="secret")
     assert 77.0 in forest.explain(table(1))._ask().reference.quantiles
@@ -576,20 +576,20 @@ def test_nothing_about_points_is_kept_when_they_have_gone():
     assert 77.0 not in forest.explain(table(1))._ask().reference.quantiles
 
 
-def test_many_rows_of_a_stream_must_be_read_before_it_moves_on():
+def test_many_explanations_raise_after_stream_changes():
     forest = streamed(window=40, n_estimators=3, random_state=0)
     rows = table(20, seed=5)
-    late, settled, few = forest.explain(rows), forest.explain(rows).materialise(), forest.explain(rows[:2])
-    words = str(settled)
+    late, materialised, few = forest.explain(rows), forest.explain(rows).materialise(), forest.explain(rows[:2])
+    words = str(materialised)
     forest.partial_fit(rows)
     with pytest.raises(RuntimeError, match="the stream has changed"):
         str(late[0])
     assert late.parts.shape == rows.shape
-    assert str(settled) == words
-    assert str(few[0]) == str(settled[0])
+    assert str(materialised) == words
+    assert str(few[0]) == str(materialised[0])
 
 
-def test_a_table_may_be_fitted_again_before_words_are_read():
+def test_explanations_of_table_survive_refit():
     forest = StreamingMPF(n_estimators=6, random_state=0).fit(table())
     rows = np.array([[0.0, 9.0, 0.0]])
     before, late = str(forest.explain(rows)), forest.explain(rows)
@@ -597,7 +597,7 @@ def test_a_table_may_be_fitted_again_before_words_are_read():
     assert str(late) == before
 
 
-def test_the_rows_are_copied():
+def test_explanations_copy_rows():
     rows = table(2)
     said = forest_of("table").explain(rows)
     values = said.values.copy()
@@ -622,7 +622,7 @@ def odd(servers):
     return row
 
 
-def test_the_report_says_what_is_odd_how_sure_and_what_would_be_normal(servers, odd):
+def test_report_shows_verdict_share_and_normal_values(servers, odd):
     said = StreamingMPF(n_estimators=30, random_state=0).fit(servers).explain(odd)[0]
     report = str(said)
     assert report.startswith("Anomalous: ")
@@ -647,7 +647,7 @@ def test_the_report_says_what_is_odd_how_sure_and_what_would_be_normal(servers, 
         (np.inf, "more than a million times"),
     ],
 )
-def test_bits_are_put_in_odds(bits, words):
+def test_bits_are_formatted_as_odds(bits, words):
     assert words in _odds_in_words(bits)
 
 
@@ -666,7 +666,7 @@ def test_bits_are_put_in_odds(bits, words):
         (np.inf, 1.0, "inf"),
     ],
 )
-def test_numbers_have_as_many_digits_as_tell(value, scale, text):
+def test_numbers_are_formatted_to_scale(value, scale, text):
     assert _number(value, scale) == text
 
 
@@ -679,7 +679,7 @@ def test_numbers_have_as_many_digits_as_tell(value, scale, text):
         (0.002, (0.0004, 0.005), "about 2 in 1,000 points fall here [0.4–5 in 1,000]"),
     ],
 )
-def test_shares_are_put_in_words(share, interval, words):
+def test_shares_are_formatted_with_interval(share, interval, words):
     assert _share_in_words(share, interval) == words
 
 
@@ -702,7 +702,7 @@ def test_keys_are_escaped_in_html():
     assert "<b>1" not in page
 
 
-def test_json_goes_there_and_back(servers, odd):
+def test_json_round_trips(servers, odd):
     said = StreamingMPF(n_estimators=30, random_state=0).fit(servers).explain(odd)
     facts = json.loads(said.to_json())
     assert facts == said.to_dicts() == [said[0].to_dict()]
@@ -712,7 +712,7 @@ def test_json_goes_there_and_back(servers, odd):
     assert {attribution["name"] for attribution in facts[0]["attributions"]} == {"cpu", "latency"}
 
 
-def test_frames_have_names_and_the_index_of_the_rows(servers, odd):
+def test_frames_have_feature_names_and_index_of_rows(servers, odd):
     forest = StreamingMPF(n_estimators=30, random_state=0).fit(servers)
     frame = forest.explain(odd.set_axis(["web-3"], axis=0)).to_frame()
     assert list(frame.index) == ["web-3"]
@@ -721,7 +721,7 @@ def test_frames_have_names_and_the_index_of_the_rows(servers, odd):
     assert frame.is_anomaly.tolist() == [True]
 
 
-def test_a_frame_without_pandas_is_a_clear_error(monkeypatch):
+def test_to_frame_without_pandas_raises_import_error(monkeypatch):
     said = forest_of("table").explain(table(1))
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):
@@ -740,14 +740,14 @@ def test_explanations_are_a_sequence():
     assert repr(said).startswith("<5 explanations")
 
 
-def test_explanations_can_be_sent_elsewhere():
+def test_explanations_can_be_pickled():
     said = forest_of("table").explain(probes(table()))
     again = pickle.loads(pickle.dumps(said))
     assert str(again) == str(said)
     assert_array_equal(again.parts, said.parts)
 
 
-def test_blame_is_folded_onto_time_steps():
+def test_fold_sums_parts_by_time_step():
     rows = table(120, 6)
     row = np.zeros((1, 6))
     row[0, 3] = 9.0  # the second channel of the second of three steps
@@ -761,7 +761,7 @@ def test_blame_is_folded_onto_time_steps():
         said.fold(4)
 
 
-def test_only_some_features_may_be_blamed():
+def test_features_limits_reported_features():
     row = [[9.0, 9.0, 0.0]]
     forest = forest_of("table")
     assert {attribution.name for attribution in forest.explain(row)[0].attributions} == {"x0", "x1"}
@@ -779,18 +779,18 @@ def test_only_some_features_may_be_blamed():
         ("x1", "must be a list"),
     ],
 )
-def test_features_that_do_not_exist_are_named(features, message):
+def test_unknown_features_raise_with_name(features, message):
     with pytest.raises(ValueError, match=message):
         forest_of("table").explain(table(1), features=features)
 
 
 @pytest.mark.parametrize("detector", [StreamingMPF, BatchMPF])
-def test_an_unfitted_forest_has_nothing_to_explain(detector):
+def test_unfitted_forest_raises_on_explain(detector):
     with pytest.raises(NotFittedError):
         detector().explain(table(1))
 
 
-def test_a_row_with_a_gap_is_refused_on_request():
+def test_missing_value_raises_with_missing_error():
     row = table(1)
     row[0, 1] = np.nan
     with pytest.raises(ValueError, match="row 0"):
@@ -798,7 +798,7 @@ def test_a_row_with_a_gap_is_refused_on_request():
 
 
 @pytest.mark.parametrize("scale", [1e-98, 1e-9, 1.0, 1e9, 1e90])
-def test_words_are_found_at_any_scale(scale):
+def test_text_works_at_any_scale(scale):
     rows = table(40) * scale
     said = StreamingMPF(n_estimators=8, random_state=0).fit(rows).explain([[0.0, 30 * scale, 0.0]])[0]
     assert np.isfinite(said.parts).all()

@@ -1,4 +1,4 @@
-"""What is expected of a series: bands that hold, nothing seen that must not be, and bits folded onto steps."""
+"""Forecasts of a series: coverage of bands, hidden readings, and bits by step."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def taught(rows, **parameters):
 @pytest.mark.parametrize(
     ("step", "ahead", "expected"), [(30, 1, [20, 10, 0]), (35, 12, [15, 5]), (8, 1, []), (12, 1, [2])]
 )
-def test_what_is_usual_by_the_rhythm_is_the_median_of_the_periods_before(step, ahead, expected):
+def test_usual_by_rhythm_is_median_of_three_periods_before(step, ahead, expected):
     values = np.random.default_rng(0).normal(size=(40, 2))
     found = usual_by_rhythm(values, np.array([step]), 10, ahead)[0]
     assert_allclose(found, np.median(values[expected], axis=0) if expected else [np.nan] * 2)
@@ -37,7 +37,7 @@ def test_what_is_usual_by_the_rhythm_is_the_median_of_the_periods_before(step, a
     assert_allclose(usual_by_rhythm(values, np.array([30]), 10)[0], values[[0, 10]].mean(axis=0))
 
 
-def test_means_of_deviations_are_laid_out_as_the_season_is():
+def test_mean_deviations_match_season_features():
     values = np.random.default_rng(1).normal(size=(400, 3))
     values[:300] = values[:100].repeat(3, axis=0)[np.arange(300) % 100]  # the same thrice: deviations are plain
     period, steps = 100, np.arange(400)
@@ -46,7 +46,7 @@ def test_means_of_deviations_are_laid_out_as_the_season_is():
     assert_allclose(mean_deviations(single)[32:], season[32:], atol=1e-12)
 
 
-def test_a_sample_of_one_kind_is_its_own_forecast_and_none_is_none():
+def test_constant_samples_forecast_themselves_and_none_forecast_nan():
     samples = PastChanges(np.zeros((9, 1)), np.arange(9.0)[:, None], np.arange(9))
     found = foresee(samples, np.zeros((2, 1)), 1.0, 1)
     assert_allclose(found.mean, 4.0)
@@ -59,7 +59,7 @@ def test_a_sample_of_one_kind_is_its_own_forecast_and_none_is_none():
     assert all(np.isnan(part).all() for part in apart)
 
 
-def test_near_courses_count_more_and_enough_of_them():
+def test_near_context_windows_weigh_more():
     rng = np.random.default_rng(0)
     states = rng.uniform(-1, 1, (2000, 1))
     samples = PastChanges(states, states + 0.01 * rng.normal(size=(2000, 1)), np.arange(2000))
@@ -69,7 +69,7 @@ def test_near_courses_count_more_and_enough_of_them():
 
 
 @pytest.mark.parametrize("kind", ["noise", "wave", "walk"])
-def test_nine_readings_in_ten_lie_in_the_band(kind):
+def test_band_contains_nine_readings_in_ten(kind):
     rng = np.random.default_rng(5)
     rows = {"noise": rng.normal(size=(1600, 1)), "wave": daily(1600, noise=0.3), "walk": daily(1600)}[kind]
     if kind == "walk":
@@ -80,7 +80,7 @@ def test_nine_readings_in_ten_lie_in_the_band(kind):
     assert 0.84 <= share <= 0.97  # 600 readings: three standard errors are 0.04, and contexts overlap
 
 
-def test_a_rhythm_is_forecast_far_ahead():
+def test_rhythm_is_forecast_far_ahead():
     rows = daily(1200)
     expected = taught(rows).forecast(100)
     truth = daily(1300, noise=0.0)[1200:]
@@ -89,7 +89,7 @@ def test_a_rhythm_is_forecast_far_ahead():
 
 
 @pytest.mark.parametrize("standalone", [False, True])
-def test_what_is_expected_of_a_row_does_not_depend_on_it(standalone):
+def test_expectation_of_row_does_not_depend_on_row(standalone):
     rows = daily(900, n_channels=2)
     model = taught(rows)
     asked = rows if standalone else daily(80, seed=3, n_channels=2)
@@ -105,7 +105,7 @@ def test_what_is_expected_of_a_row_does_not_depend_on_it(standalone):
     assert (before.mean[place + 1] != after.mean[place + 1]).all()  # the next one does
 
 
-def test_across_unseen_rows_the_rhythm_goes_on_whatever_came():
+def test_expectation_continues_rhythm_across_unseen_rows():
     rows = daily(900)
     model, hidden = taught(rows), np.zeros(900, bool)
     hidden[600:640] = True
@@ -119,7 +119,7 @@ def test_across_unseen_rows_the_rhythm_goes_on_whatever_came():
     assert_array_equal(model.expect(other, standalone=True, unseen=hidden).mean[600:641], expected.mean[600:641])
 
 
-def test_nothing_is_expected_before_a_course_or_of_shingles():
+def test_expect_is_nan_before_context_window_and_raises_for_shingles():
     model = taught(daily(700))
     start = model.expect(daily(120), standalone=True)
     assert np.isnan(start.mean[:96]).all()
@@ -135,7 +135,7 @@ def test_nothing_is_expected_before_a_course_or_of_shingles():
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(1, LENGTH), st.integers(0, 3))
-def test_bits_of_all_features_are_shared_out(seed, n_channels, n_steps, view):
+def test_bits_by_step_add_up(seed, n_channels, n_steps, view):
     rng = np.random.default_rng(seed)
     widths = layout_of(n_channels).widths
     widths[-1] += 2  # a calendar
@@ -147,7 +147,7 @@ def test_bits_of_all_features_are_shared_out(seed, n_channels, n_steps, view):
     assert_allclose(folded.sum(), low.sum() + high.sum(), atol=1e-9)
 
 
-def test_bits_go_to_the_steps_that_make_a_feature_odd():
+def test_bits_go_to_steps_that_move_feature():
     layout = layout_of(1)
     names, context, usual = layout.names(["{}"]), np.zeros((LENGTH, 1)), np.zeros((LENGTH, 1))
     context[-3] = 5.0
@@ -166,7 +166,7 @@ def explained(rows, at):
     return model.explain(rows[at - 100 : at + 1], rows=[100])[0]
 
 
-def test_bits_of_a_spike_land_on_it():
+def test_bits_of_spike_go_to_its_step():
     rows = daily(900)
     rows[850] += 4.0
     for later in (0, 3):
@@ -177,7 +177,7 @@ def test_bits_of_a_spike_land_on_it():
         assert bits.max() > 0.5 * bits.sum()
 
 
-def test_bits_of_a_rise_that_does_not_come_land_on_its_steps():
+def test_bits_of_missing_rise_go_to_its_steps():
     rows = daily(900, noise=0.05)
     rows[834:848] = -1.0  # the trough of the wave is at 834; from there on it should rise
     said = explained(rows, 846)
@@ -187,7 +187,7 @@ def test_bits_of_a_rise_that_does_not_come_land_on_its_steps():
     assert (said.context.readings[-4:, 0] < said.context.low[-4:, 0]).all()
 
 
-def test_the_context_of_an_explanation_is_what_came_beside_what_was_expected():
+def test_context_has_readings_and_forecast():
     rows = daily(900, n_channels=2)
     rows[850, 1] += 4.0
     said = explained(rows, 850)
@@ -206,7 +206,7 @@ def test_the_context_of_an_explanation_is_what_came_beside_what_was_expected():
         shingles.explain(rows[:4], rows=[3])[0].by_step()
 
 
-def test_streams_explain_courses_as_well():
+def test_streams_explain_context_windows():
     rows = daily(1000)
     rows[900] += 4.0
     found = SeriesMPF(StreamingMPF(n_estimators=20, random_state=0)).detect_then_learn(rows, explain=True)
@@ -219,7 +219,7 @@ def test_streams_explain_courses_as_well():
 # ---- a sensor that hangs ---------------------------------------------------------------------------------------------
 
 
-def test_a_sensor_that_hangs_in_noise_is_found_and_said_so():
+def test_stuck_sensor_is_flagged_and_described():
     n_found = 0
     for seed in range(3):
         rows = np.random.default_rng(seed).normal(size=1400)
@@ -235,6 +235,6 @@ def test_a_sensor_that_hangs_in_noise_is_found_and_said_so():
     assert n_found >= 2
 
 
-def test_forecasts_of_one_channel():
+def test_of_channel_selects_one_column():
     parts = [np.arange(6.0).reshape(3, 2) + k for k in range(4)]
     assert_array_equal(Forecast(*parts).of_channel(1).high, [[3.0], [5.0], [7.0]])

@@ -1,4 +1,4 @@
-"""Streams that begin with missing values: what is learned, what is scored, and when a late column counts."""
+"""Streams that begin with missing values: learning, scoring, and late columns."""
 
 import re
 from types import SimpleNamespace
@@ -84,7 +84,7 @@ def test_column_without_values_uses_fast_path(monkeypatch):
 
 
 @pytest.mark.parametrize("missing", POLICIES)
-def test_rows_with_gaps_do_not_split_chunks(missing, monkeypatch):
+def test_incomplete_rows_do_not_split_chunks(missing, monkeypatch):
     """A tenth of the rows with gaps makes few more calls of the kernel than none."""
     n_calls = []
     run_chunk = learn.run_chunk

@@ -1,4 +1,4 @@
-"""How new readings are: the kernel against plain numpy, chunks, files, deletion, and what users see of it."""
+"""Novelty: the kernel compared with numpy, chunks, files, deletion and results."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def naive(values, n_new, most, least, weight=1.0):
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(1, 40), st.integers(1, 60), st.integers(1, 12))
-def test_novelty_is_what_numpy_says(seed, n_channels, n_new, most, least):
+def test_novelty_matches_numpy(seed, n_channels, n_new, most, least):
     rng = np.random.default_rng(seed)
     values = rng.choice([rng.normal(size=(n_channels, 80)), rng.integers(0, 4, (n_channels, 80)).astype(float)])
     values[rng.random(values.shape) < 0.2] = np.nan
@@ -54,7 +54,7 @@ def test_novelty_is_what_numpy_says(seed, n_channels, n_new, most, least):
     assert_array_equal(out, naive(values, n_new, most, least, 0.5))
 
 
-def test_the_higher_of_two_counts():
+def test_fill_novelties_keeps_maximum():
     out = np.array([0.9, np.nan, 0.1])
     ranges = np.array([[2.0, 0.0, 1.0]])
     fill_novelties(np.array([[0.0, 1.0, 0.5, 2.0, 4.0]]), 0, 2, 10, 2, 1.0, ranges, out)
@@ -63,7 +63,7 @@ def test_the_higher_of_two_counts():
 
 
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 300), max_size=5).map(sorted))
-def test_novelty_is_the_same_bits_in_chunks_of_any_size(seed, cuts):
+def test_novelty_has_same_bits_in_any_chunks(seed, cuts):
     rng = np.random.default_rng(seed)
     rows, deviations = rng.normal(size=(2, 300, 2)).cumsum(axis=1)
     rows[rng.random(rows.shape) < 0.1] = np.nan
@@ -81,7 +81,7 @@ def judged(rows, known=None):
     return known.judge_then_learn(rows, np.full(rows.shape, np.nan)), known
 
 
-def test_an_event_is_announced_once_and_again_if_it_gets_worse():
+def test_novelty_reports_event_once_unless_it_gets_worse():
     rows = np.tile([0.0, 1.0], LEAST)[:, None]
     event = np.array([[2.0], [1.5], [3.0], [9.0]])
     novelty, known = judged(np.concatenate([rows, event]))
@@ -93,14 +93,14 @@ def test_an_event_is_announced_once_and_again_if_it_gets_worse():
     assert judged(np.array([[15.0]]), known)[0] == 6 / 15
 
 
-def test_what_is_long_ago_is_new_again():
+def test_forgotten_values_are_new_again():
     rows = np.concatenate([[5.0], np.arange(KNOWN) % 2, [5.0]])[:, None]
     assert judged(rows)[0][-1] == 0.8
     assert judged(rows[:-1])[1].readings.shape == (KNOWN, 1)
     assert judged(rows[:-2])[1].readings[0] == 5.0
 
 
-def test_a_long_series_is_compared_with_the_last_readings_alone():
+def test_novelty_compares_with_last_readings_only():
     rows, known, parts = np.random.default_rng(1).standard_t(2, size=(6000, 2)), KnownReadings(2), []
     for start in range(0, 6000, 700):
         parts.append(known.copy().judge_then_learn(rows[start : start + 1], np.full((1, 2), np.nan)))
@@ -116,7 +116,7 @@ def test_a_long_series_is_compared_with_the_last_readings_alone():
     assert all(part[0] in (0.0, new) or np.isnan(new) for part, new in zip(parts, unpaused, strict=True))
 
 
-def test_new_deviations_count_a_quarter_once_enough_are_known():
+def test_new_deviations_count_a_quarter_when_enough_are_known():
     rows = np.tile(np.arange(8.0), 100)[:, None]
     deviations = np.tile([0.0, 1.0], 400)[:, None]
     deviations[[400, 700]] = [[3.0], [9.0]]
@@ -137,7 +137,7 @@ def small(**parameters):
     return SeriesMPF(StreamingMPF(n_estimators=4, random_state=0), **parameters)
 
 
-def test_a_new_value_is_announced_and_scale_and_unit_do_not_matter():
+def test_novelty_does_not_depend_on_scale_or_unit():
     line = wave()
     line[1400] = 4.0
     novelty = small().detect_then_learn(line).novelty
@@ -147,7 +147,7 @@ def test_a_new_value_is_announced_and_scale_and_unit_do_not_matter():
     assert_array_equal(small().detect_then_learn(line * 1024).novelty, novelty)  # no rounding
 
 
-def test_a_usual_value_at_the_wrong_time_is_new_to_the_rhythm():
+def test_usual_value_at_wrong_time_is_new_deviation():
     line = wave()
     line[1400:1410] = -line[1400:1410]
     novelty = small().detect_then_learn(line).novelty
@@ -155,7 +155,7 @@ def test_a_usual_value_at_the_wrong_time_is_new_to_the_rhythm():
 
 
 @pytest.mark.parametrize("size", [1, 77, 256, 700])
-def test_chunks_copies_and_files_go_on_bit_for_bit(size, tmp_path):
+def test_novelty_continues_bit_for_bit_from_chunks_copies_and_files(size, tmp_path):
     line = wave(700 if size == 1 else 1500)
     whole, series, parts = small().detect_then_learn(line).novelty, small(), []
     for start in range(0, len(line), size):
@@ -166,7 +166,7 @@ def test_chunks_copies_and_files_go_on_bit_for_bit(size, tmp_path):
     assert_array_equal(np.concatenate(parts), whole)
 
 
-def test_learning_in_any_way_leads_to_the_same_novelty():
+def test_all_ways_of_learning_give_same_novelty():
     line = wave()
     expected = small().detect_then_learn(line).novelty[1000:]
     for learn in (SeriesMPF.partial_fit, SeriesMPF.score_then_learn):
@@ -176,7 +176,7 @@ def test_learning_in_any_way_leads_to_the_same_novelty():
         assert_array_equal(series.detect_then_learn(line[1000:]).novelty, expected)
 
 
-def test_a_table_is_known_and_judged_anew_by_itself():
+def test_standalone_table_is_compared_with_itself_only():
     line = wave()
     series = small().fit(line[:1000])
     assert series.detect(np.append(line[:3], 9.0)).novelty[-1] > 0.7
@@ -185,7 +185,7 @@ def test_a_table_is_known_and_judged_anew_by_itself():
     assert not np.isnan(anew[LEAST:]).any()
 
 
-def test_missing_values_are_not_new_and_other_channels_are():
+def test_missing_values_do_not_hide_novelty_of_other_channels():
     rows = np.stack([wave(), wave(seed=1)], axis=1)
     rows[1400] = np.nan, 7.0
     rows[1480] = np.nan
@@ -194,7 +194,7 @@ def test_missing_values_are_not_new_and_other_channels_are():
     assert np.isnan(novelty[1480])
 
 
-def test_a_deleted_reading_is_no_longer_known():
+def test_deleted_reading_is_forgotten():
     line = wave()
     line[1200] = 4.0
     series = small().partial_fit(line[:1400])
@@ -205,7 +205,7 @@ def test_a_deleted_reading_is_no_longer_known():
     assert_array_equal(series._history.known.readings[:, 0], line[1201:1400])
 
 
-def test_what_is_known_can_be_deleted():
+def test_known_readings_can_be_deleted():
     series = small().partial_fit(wave(5000))
     assert series.keys_ == list(range(5000 - KNOWN, 5000))
     series.delete(5000 - KNOWN)
@@ -213,13 +213,13 @@ def test_what_is_known_can_be_deleted():
     assert loads(series.to_bytes()).keys_ == series.keys_
 
 
-def test_a_series_of_shingles_has_no_novelty():
+def test_novelty_is_nan_with_shingles():
     series = small(shingle=3)
     assert np.isnan(series.detect_then_learn(wave(300)).novelty).all()
     assert len(series._history.known) == 0
 
 
-def test_older_files_know_the_readings_that_they_have():
+def test_older_files_restore_known_readings():
     old, new = (polyaforest.load(GOLDEN / f"{version}-courses.mpf") for version in (3, 4))
     assert_array_equal(old._history.known.readings, READINGS)
     assert_array_equal(new._history.known.readings, READINGS)
@@ -236,7 +236,7 @@ def test_older_files_know_the_readings_that_they_have():
         ("series/readings", np.zeros((1401, 1)), "it has 1401 known readings"),
     ],
 )
-def test_states_that_cannot_be_are_refused(name, value, message):
+def test_invalid_states_are_rejected(name, value, message):
     header, arrays = small().partial_fit(wave(1400))._state()
     arrays.pop("series/deviations", None)
     arrays[name] = value
@@ -245,7 +245,7 @@ def test_states_that_cannot_be_are_refused(name, value, message):
 
 
 @pytest.mark.parametrize("missing", ["series/readings", "series/novelties", "novelty"])
-def test_a_state_has_all_that_is_needed_or_nothing(missing):
+def test_incomplete_states_are_rejected(missing):
     header, arrays = small().partial_fit(wave(400))._state()
     header, arrays = ({name: part for name, part in found.items() if name != missing} for found in (header, arrays))
     with pytest.raises(ValueError, match="the header announces"):
@@ -255,7 +255,7 @@ def test_a_state_has_all_that_is_needed_or_nothing(missing):
 # ---- results ---------------------------------------------------------------------------------------------------------
 
 
-def test_results_with_and_without_novelty_are_joined_and_picked():
+def test_results_with_and_without_novelty_are_joined_and_selected():
     rows = Detections(np.zeros(2), np.ones(2), np.zeros(2, bool), np.zeros(2))
     judged = rows._replace(novelty=np.array([0.1, 0.2]))
     assert len(Detections.joined([rows, rows]).novelty) == 0
