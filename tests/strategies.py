@@ -14,7 +14,7 @@ from polyaforest.forest.spec import Weighting, weighting_of_domain, weighting_of
 from polyaforest.retention import Reservoir, Window
 
 WIDE = 400
-SCALES = [SMALLEST * 1e6, 1e-9, 1.0, 1e9, LARGEST]  # the smallest times the smallest of the unit values
+SCALES = [SMALLEST * 1e6, 1e-9, 1.0, 1e9, LARGEST]  # times unit values, which may be as small as 1e-6
 
 seeds = st.integers(0, 2**32 - 1)
 depths = st.sampled_from([None, 0, 1, 2, 3, 10])
@@ -28,7 +28,7 @@ def unit_values():
 
 @st.composite
 def columns(draw, n):
-    """One feature of `n` rows: spread out at any scale, far from zero, on a grid, in adjacent floats, or constant."""
+    """Draw one feature of `n` rows: spread at any scale, far from zero, on a grid, in adjacent floats, or constant."""
 
     def values(element):
         return np.array(draw(st.lists(element, min_size=n, max_size=n)), np.float64)
@@ -49,7 +49,7 @@ def columns(draw, n):
 
 @st.composite
 def narrow_matrices(draw, max_rows, max_features):
-    """Few features of mixed kinds, at times with repeated rows or all rows on a line."""
+    """Draw few features of mixed kinds, sometimes with repeated rows or all rows on a line."""
     n, n_features = draw(st.integers(1, max_rows)), draw(st.integers(1, max_features))
     rows = np.stack([draw(columns(n)) for _ in range(n_features)], axis=1)
     twist = draw(st.sampled_from(["plain", "repeated", "collinear"]))
@@ -62,21 +62,21 @@ def narrow_matrices(draw, max_rows, max_features):
 
 @st.composite
 def wide_matrices(draw, max_rows=4):
-    """Hundreds of features, few rows; every seventh feature is constant."""
+    """Draw few rows of hundreds of features; every seventh feature is constant."""
     rows = np.random.default_rng(draw(seeds)).normal(size=(draw(st.integers(1, max_rows)), WIDE))
     rows[:, ::7] = 3.0
     return rows
 
 
 def matrices(max_rows=10, max_features=4):
-    """Data matrices: mostly narrow, one in eight of them wide."""
+    """Return a strategy for matrices: mostly narrow, one in eight wide."""
     wide = st.integers(0, 7).map(lambda k: k == 7)
     return wide.flatmap(lambda is_wide: wide_matrices() if is_wide else narrow_matrices(max_rows, max_features))
 
 
 @st.composite
 def categories(draw, n):
-    """A categorical feature of `n` rows: few codes, some of which differ in a single bit, or a constant."""
+    """Draw a categorical feature of `n` rows: few codes, some differing in a single bit, or a constant."""
     seed = draw(seeds)
     pool = np.random.default_rng(seed).integers(0, 2**QUESTIONS, 4)
     pool = np.array([*pool, pool[0] ^ 1, pool[0] ^ (1 << (QUESTIONS - 1)), 0, 2**QUESTIONS - 1])
@@ -86,7 +86,7 @@ def categories(draw, n):
 
 @st.composite
 def mixed(draw, matrices):
-    """Rows of one of these matrices, with categories appended or instead of numbers; and their number."""
+    """Draw a matrix with categories appended or instead of numbers; return it and the number of categories."""
     rows, n_categories = draw(matrices), draw(st.sampled_from([0, 0, 1, 2, 3]))
     codes = [draw(categories(len(rows))) for _ in range(n_categories)]
     numbers = [] if n_categories and draw(st.integers(0, 4)) == 0 else [rows]
@@ -95,7 +95,7 @@ def mixed(draw, matrices):
 
 @st.composite
 def feature_weights(draw, n_features):
-    """Feature weights, some but not all zero; None for random weights."""
+    """Draw feature weights, some but not all zero; None for random weights."""
     if draw(st.booleans()):
         return None
     few = draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=1, max_size=4))
@@ -106,7 +106,7 @@ def feature_weights(draw, n_features):
 
 @st.composite
 def weightings(draw, rows=None, domain=None, n_categories=0):
-    """Weighting of the features of a forest over `rows` or `domain`."""
+    """Draw the feature weighting of a forest over `rows` or `domain`."""
     measured: Weighting = (
         weighting_of_domain(domain, n_categories) if rows is None else weighting_of_rows(rows, n_categories)
     )
@@ -115,7 +115,7 @@ def weightings(draw, rows=None, domain=None, n_categories=0):
 
 @st.composite
 def domains(draw, rows, n_categories=0):
-    """A box around all or some of the `rows`; constant features may have zero length."""
+    """Draw a box around all or some of the `rows`; constant features may have zero length."""
     if n_categories:
         n, chosen = rows.shape[1] - n_categories, rows[: draw(st.integers(1, len(rows)))]
         numbers = draw(domains(rows[:, :n])) if n else np.empty((2, 0))
@@ -131,9 +131,9 @@ def domains(draw, rows, n_categories=0):
 
 
 def probes(rows, seed, n_categories=0):
-    """Query points: the rows, mixtures of them, points between them, just outside, and far away.
+    """Return query points: the rows, mixtures of them, points between them, just outside, and far away.
 
-    Of categories, those of the rows in other combinations, and new ones.
+    Categories are those of the rows in other combinations, and new ones.
     """
     if n_categories:
         n, rng = rows.shape[1] - n_categories, np.random.default_rng([seed, 1])
@@ -156,16 +156,16 @@ def probes(rows, seed, n_categories=0):
 
 
 def rows_of_a_stream(max_features=4):
-    """A few rows to draw a stream from, so that equal rows recur."""
+    """Return a strategy for a few rows, from which streams with recurring rows are drawn."""
     return narrow_matrices(max_rows=7, max_features=max_features)
 
 
 @st.composite
 def histories(draw, n_rows, max_size=24):
-    """Operations on a stream, chunk by chunk: lists of steps.
+    """Draw operations on a stream: a list of steps for each chunk.
 
-    Step ``i >= 0``: row i comes and is learned. ``~k``: of the points held, the k-th leaves (counted around).
-    ``(i,)``: row i comes and is only looked at.
+    Step ``i >= 0``: learn row i. ``~k``: delete the k-th of the points held (modulo their number). ``(i,)``: score row
+    i without learning it.
     """
     comes, goes = st.integers(0, n_rows - 1), st.integers(0, 11).map(lambda k: ~k)
     looked_at = comes.map(lambda i: (i,))
@@ -193,7 +193,7 @@ CODES = [0.0, 1.0, 3.0, 2.0**QUESTIONS - 1, float(0x5A5A5A5A5A5A5), float(0x1234
 
 @st.composite
 def stream_points(draw, n_features, n_categories=0):
-    """Points that are often equal or share coordinates; zeros of both signs; the last features are categories."""
+    """Draw points that are often equal or share coordinates, with zeros of both signs; the last features are codes."""
     n = n_features - n_categories
     numbers = draw(st.lists(st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0, 1e6]), min_size=n, max_size=n))
     return numbers + draw(st.lists(st.sampled_from(CODES), min_size=n_categories, max_size=n_categories))

@@ -1,4 +1,4 @@
-"""Whatever the data, explanations add up to what scores say."""
+"""Explanations add up to the scores, for any data."""
 
 import math
 
@@ -21,7 +21,7 @@ FAR = 1e290  # surprise that scores no longer measure
 
 
 def assert_adds_up(forest, rows):
-    """Parts are finite, sum to the surprise beyond the typical, and that is the score where it is one of bits."""
+    """Check that parts are finite and sum to the surprise beyond the typical, which is the score if it is in bits."""
     said = forest.explain(rows)
     assert np.isfinite(said.parts).all()
     size = np.abs(said.low).sum(axis=1) + np.abs(said.high).sum(axis=1) + np.abs(said.typical)

@@ -1,7 +1,6 @@
-"""Models with a valid checksum and wrong contents: each is rejected on loading, or works. None hangs or crashes.
+"""Models with a valid checksum and wrong contents are rejected on loading, or work. None hangs or crashes.
 
-Files are put to use by another process, tests/use_models.py, so that a hang or a crash is a failure and not the end of
-all tests.
+Another process, tests/use_models.py, uses the files, so that a hang or a crash fails one test and does not end the run.
 """
 
 import json
@@ -23,13 +22,13 @@ TESTS = Path(__file__).parents[1]
 
 
 class User:
-    """The process that uses files."""
+    """A process that uses files."""
 
     def __init__(self):
         self.process = None
 
     def answer(self, path):
-        """How it went with the file at `path`."""
+        """Return the outcome for the file at `path`."""
         if self.process is None:
             self.process = subprocess.Popen(
                 [sys.executable, TESTS / "use_models.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE

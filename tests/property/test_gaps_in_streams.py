@@ -1,6 +1,6 @@
-"""Streams with missing values anywhere, the first rows included: one law for any chunks, files and deletions.
+"""Streams with missing values anywhere, even in the first rows, do not depend on chunks, files and deletions.
 
-The warm-up is shortened, so that few rows see columns that are unknown, young and known.
+The warm-up is shortened, so that few rows cover columns that are unknown, young and known.
 """
 
 import pickle
@@ -28,7 +28,7 @@ NAN = np.nan
 
 @contextmanager
 def short_warm_up():
-    """Streams that warm up, and look for donors, in few rows."""
+    """Shorten warm-up and the search for donors to few rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream, "WARM_UP", WARM_UP)
         patch.setattr(imputation, "MOST", MOST)
@@ -41,7 +41,7 @@ def values():
 
 @st.composite
 def tables(draw):
-    """Rows with gaps; a column may have none of its values up to some row."""
+    """Draw rows with gaps; a column may lack all values up to some row."""
     n = draw(st.integers(1, N))
     rows = draw(arrays(np.float64, (n, 3), elements=values()))
     for k, first in enumerate(draw(st.tuples(*[st.sampled_from([0, 0, 1, 5, n // 2, n])] * 3))):
@@ -74,7 +74,7 @@ def detect(forest, rows, start, stop, *, explain=False):
 
 
 def restored(forest, how):
-    """The forest as it comes back from a file, from the bytes that stores keep, or from a pickle."""
+    """Return the forest after a round trip through a file, the bytes of stores, or a pickle."""
     if how == "file":
         with tempfile.TemporaryDirectory() as folder:
             forest.save(f"{folder}/model.mpf")
@@ -108,7 +108,7 @@ def test_results_do_not_depend_on_chunks_files_or_explanations(data, rows, param
 @settings(max_examples=examples(100))
 @given(st.data(), tables(), detectors)
 def test_rows_are_scored_by_the_forest_before_them(data, rows, parameters):
-    """Scores in chunks are those of reading, but for rounding, whatever was deleted before."""
+    """Scores in chunks match those without learning, up to rounding, after any deletions."""
     with short_warm_up():
         forest = new(parameters)
         for i in range(len(rows)):
@@ -128,7 +128,7 @@ def test_rows_are_scored_by_the_forest_before_them(data, rows, parameters):
 
 
 def assert_whole_or_unknown(forest):
-    """A forest is whole; columns without values show as such in its points, and nothing else does."""
+    """Check that the forest is valid, and that exactly the unknown columns of its points are NaN."""
     forest._stream.check()
     columns = forest._stream.columns
     assert_array_equal(np.isnan(forest.points_), np.tile(columns.is_unknown, (forest.n_points_, 1)))

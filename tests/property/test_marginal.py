@@ -1,4 +1,4 @@
-"""Rows that lack values, on any data: the marginal mass is exact, never falls when more is hidden, and is a density."""
+"""Rows with missing values: the marginal mass is exact, never falls if more is hidden, and is a density."""
 
 import numba
 import numpy as np
@@ -20,7 +20,7 @@ TIMES = np.array([0.0, 0.5, 2.0, 10.0])
 
 @st.composite
 def forests(draw):
-    """How to build a forest of either kind, rows to fit it on and to ask about, and which values of those to hide."""
+    """Draw a detector of either kind, rows to fit, rows to score, and which values of those to hide."""
     (rows, n_categories), seed = draw(mixed(narrow_matrices(max_rows=8, max_features=4))), draw(seeds)
     kind = draw(st.sampled_from([StreamingMPF, BatchMPF]))
     parameters = {
@@ -120,7 +120,7 @@ def test_streams_with_gaps_do_not_depend_on_chunk_size(seed):
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="thousands of trees take long in plain Python")
 @pytest.mark.parametrize("hidden", [(True, False, False), (False, True, True), (False, False, True)])
 def test_expected_marginal_mass_is_kernel_density_of_present_values(hidden):
-    """Two points share a cell but for cuts of hidden features with probability exp(-t * distance in the others)."""
+    """Without cuts of hidden features, two points share a cell with probability exp(-t * distance in the others)."""
     rng = np.random.default_rng(7)
     rows, weights, times = rng.normal(size=(6, 3)), np.array([0.5, 1.0, 2.0]), np.array([0.2, 0.7, 1.5])
     asked = rng.normal(size=(4, 3))
@@ -135,6 +135,6 @@ def test_expected_marginal_mass_is_kernel_density_of_present_values(hidden):
     distances = (weights * np.abs(asked[:, None] - rows))[..., there].sum(axis=-1)
     expected = np.exp(-times * distances[..., None]).mean(axis=1)
     found = forest.mass(hide(asked, hidden), lifetime=times)
-    # masses lie between 0 and 1: the error of their mean is at most 0.5 / sqrt(4000), of which this allows 4.5
+    # masses lie between 0 and 1: the standard error of their mean is at most 0.5 / sqrt(4000); allow 4.5 of them
     assert_allclose(found, expected, atol=4.5 * 0.5 / np.sqrt(4000))
     assert np.abs(found - expected).mean() < 0.01

@@ -1,4 +1,4 @@
-"""Points come and go in the kernels as they do in the reference, draw for draw, and are scored alike on the way."""
+"""Insertion, deletion and scores of the kernels match the reference, draw for draw."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ oracle = settings(
 
 
 class World(NamedTuple):
-    """What trees on a stream are grown by."""
+    """The parameters of trees on a stream."""
 
     rows: Array  # the rows that may come
     plan: Plan
@@ -86,16 +86,16 @@ class World(NamedTuple):
 
     @property
     def depth(self) -> float:
-        """The maximal depth as the reference takes it."""
+        """The maximal depth for the reference."""
         return np.inf if self.plan.max_depth is None else self.plan.max_depth
 
     @property
     def domain(self) -> naive.Box | None:
-        """The domain as the reference takes it."""
+        """The domain for the reference."""
         return sides(self.plan.domain, self.plan.n_categories)
 
     def points(self, rows: Array) -> list[list[float]]:
-        """Rows as the reference takes them."""
+        """Return rows for the reference."""
         return points(rows, self.plan.n_categories)
 
     @property
@@ -120,18 +120,18 @@ def worlds(draw, max_depths=depths):
 
 
 def grown(rng: naive.Xoshiro, rows: Array, weights: list[float], world: World) -> naive.Tree:
-    """A tree of the reference, sampled from scratch."""
+    """Return a tree of the reference, sampled from scratch."""
     plan = world.plan
     return naive.sample_mondrian_tree(rng, world.points(rows), weights, plan.lifetime, world.depth, world.domain)
 
 
 def assert_scores_close(scores: Array, expected: list[float], kind: int) -> None:
-    """Masses to a relative 1e-9, so logarithms to as much in absolute terms."""
+    """Compare logarithms to an absolute 1e-9, so masses to a relative 1e-9."""
     assert_allclose(scores, expected, rtol=1e-9, atol=1e-300 if kind == SCORE_MASS else 1e-9)
 
 
 def reference_score(trees: list[naive.Tree], x: list[float], scoring: Scoring) -> float:
-    """What a row scores in the reference's trees."""
+    """Return the score of a row in the reference's trees."""
     if trees[0].root is None:
         half = 0.5 if scoring.is_open else 0.0
         return half if scoring.kind == SCORE_MASS else np.log(half) if half else -np.inf
@@ -158,7 +158,7 @@ def assert_same_trees(forest: Forest, trees: list[naive.Tree], rngs: list[naive.
 
 
 def assert_same_lists(forest: Forest, points: Points, trees: list[naive.Tree], members: list[list[int]]) -> None:
-    """Every leaf lists the rows that it holds in the reference, and nothing else is listed."""
+    """Check that every leaf lists exactly the rows that it holds in the reference."""
     for t, (tree, held) in enumerate(zip(trees, members, strict=True)):
         listed = []
         leaves = set()
@@ -178,11 +178,11 @@ def assert_same_lists(forest: Forest, points: Points, trees: list[naive.Tree], m
         assert (np.delete(points.links[t], sorted(held), axis=0) == NONE).all()
 
 
-# ---- chunks made by hand -------------------------------------------------------------------------------------------
+# ---- chunks --------------------------------------------------------------------------------------------------------
 
 
 class Twins:
-    """Trees in the kernels and their twins in the reference, which live through the same history."""
+    """Trees in the kernels and their twins in the reference, with the same history."""
 
     def __init__(self, world: World, n_first: int, n_most: int) -> None:
         self.world, self.rngs = world, generators_of(world.plan)
@@ -205,7 +205,7 @@ class Twins:
             self.points = learn.hold_points(self.forest, values, np.arange(n_first), None)
 
     def live_through(self, steps: list[int | tuple[int]], kind: int) -> None:
-        """Go through the steps of one chunk, in the reference one by one and in the kernels all at once."""
+        """Apply the steps of one chunk, one by one in the reference and all at once in the kernels."""
         first = next((place for place, step in enumerate(steps) if not is_departure(step)), len(steps))
         gone = [slot for slot in map(self._leave, steps[:first]) if slot is not None]
         learn.remove_points(
@@ -278,7 +278,7 @@ def generators_of(plan: Plan) -> list[naive.Xoshiro]:
 
 
 def most_held(history: list[list[int | tuple[int]]], n_first: int) -> int:
-    """The most points that are held at once."""
+    """Return the largest number of points held at once."""
     n = most = n_first
     for step in chain.from_iterable(history):
         if not isinstance(step, tuple):
@@ -302,7 +302,7 @@ def test_updated_trees_match_reference_draw_for_draw(world, data, n_first, kind)
 
 
 class StreamTwins:
-    """A stream and its reference twin: arrivals, the window, samples, and trees rebuilt at the start."""
+    """A stream and its twin in the reference: arrivals, window, samples, and rebuilds while warming up."""
 
     def __init__(self, world: World, window: int | None, score: str, sizes: list[int] | None = None) -> None:
         self.world, self.window, self.rngs = world, window, generators_of(world.plan)
@@ -331,7 +331,7 @@ class StreamTwins:
         self._leave(place)
 
     def subtract(self, place: int) -> None:
-        """Count a point out of trees that keep none: they must know that no box changes, or refuse."""
+        """Subtract a point from trees that keep none: no box may change, or the call must fail."""
         x = self.world.rows[self.held[place]]
         n = self.stream.subtract(x[None].copy(), None)
         assert n == all(is_spared(tree, *self.world.points(x[None])) for tree in self.trees)
@@ -359,12 +359,12 @@ class StreamTwins:
         self._keep_up(before, gone)
 
     def members(self, t: int) -> list[int]:
-        """The arrivals that tree `t` holds: those with the lowest tickets."""
+        """Return the arrivals that tree `t` holds: those of lowest priority."""
         drawn = sorted(self.arrivals, key=lambda arrival: ticket(int(self.stream.seeds[t]), arrival))
         return sorted(drawn[: self.sizes[t]])
 
     def _keep_up(self, before: list[list[int]], gone: tuple[int, int] | None = None) -> None:
-        """Let every tree hold what it should: who has come joins before another makes way, who goes leaves first."""
+        """Update the sample of every tree: new points enter before others leave, deleted points leave first."""
         row_of = dict([*zip(self.arrivals, self.held, strict=True), *([gone] if gone else [])])
         for t, (tree, rng) in enumerate(zip(self.trees, self.rngs, strict=True)):
             now, limits = self.members(t), (self.world.plan.lifetime, self.world.depth)
@@ -401,7 +401,7 @@ class StreamTwins:
 
 
 def ticket(seed: int, arrival: int) -> int:
-    """The place of an arrival in a SplitMix64 sequence, halved."""
+    """Return the priority of an arrival: half of a number of a SplitMix64 sequence."""
     word = (seed + arrival * 0x9E3779B97F4A7C15) % 2**64
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
@@ -409,7 +409,7 @@ def ticket(seed: int, arrival: int) -> int:
 
 
 def is_spared(tree: naive.Tree, x: list[float]) -> bool:
-    """Whether the leaf of `x` plainly keeps its box without it."""
+    """Return whether the leaf of `x` surely keeps its box without it."""
     j = tree.root
     while not j.is_leaf:
         j = naive.child_of(j, x)
@@ -421,13 +421,13 @@ def is_spared(tree: naive.Tree, x: list[float]) -> bool:
 
 @st.composite
 def stream_steps(draw, n_rows):
-    """Rows that come together, or the place of a point that leaves (counted around)."""
+    """Draw rows that arrive together, or the place of a point to delete (modulo their number)."""
     chunk = st.lists(st.integers(0, n_rows - 1), min_size=1, max_size=6)
     return draw(st.lists(st.one_of(chunk, chunk, st.integers(0, 11)), min_size=1, max_size=10))
 
 
 def live_through(twins: StreamTwins, data, n_first: int) -> None:
-    """Let points come and go, and compare at every step."""
+    """Insert and delete points, and compare after every step."""
     n_rows = len(twins.world.rows)
     if n_first:
         twins.begin_with((np.arange(n_first) % n_rows).tolist())
@@ -532,7 +532,7 @@ def test_trees_after_many_updates_match_reference(n_features, max_depth):
     seed=seeds,
 )
 def test_scores_of_a_stream_match_the_posterior(rows, data, window, max_depth, score, domain, gamma, seed):
-    """Scores are worked out along the path of a row; `mass` and `tree_masses` look up the posterior of every node."""
+    """Scores are computed along the path of a row; `mass` and `tree_masses` look up the posterior of every node."""
     if domain == "given":
         low, high = rows.min(axis=0), rows.max(axis=0)
         margin = (high - low) * data.draw(st.sampled_from([0.0, 1e-12, 0.25]))

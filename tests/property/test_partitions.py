@@ -1,4 +1,4 @@
-"""A forest fitted to a table in parts is the forest of the whole table, bit for bit."""
+"""A forest fitted to a table in parts equals the forest of the whole table, bit for bit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KINDS = {
 
 @st.composite
 def tables(draw):
-    """Rows, few or more than are drawn: with ties, equal rows, and missing values in any column but not in all rows."""
+    """Draw rows, fewer or more than a sample: with ties, equal rows, and missing values in any column."""
     n, seed = draw(st.sampled_from([1, 2, 3, 17, 40, 2500])), draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(n, 3))
@@ -49,7 +49,7 @@ def tables(draw):
 
 @st.composite
 def partitions(draw, n):
-    """Places of `n` rows in parts, in any order; some parts have none."""
+    """Draw a partition of `n` rows into parts, in any order; some parts are empty."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n_parts = draw(st.sampled_from([1, 2, 3, 11]))
     order = rng.permutation(n) if draw(st.booleans()) else np.arange(n)
@@ -62,7 +62,7 @@ def sent(thing):
 
 
 def in_parts(rows, parts, ids=None):
-    """An engine: every task and every result is sent, and results are added as they come."""
+    """A distributed engine: sends every task and result, and adds results as they arrive."""
     ids = np.arange(len(rows)) if ids is None else ids
 
     def gather(task):

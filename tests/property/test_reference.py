@@ -1,4 +1,4 @@
-"""The kernels draw what the reference draws and compute what it computes."""
+"""Kernels match the reference, draw for draw."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ oracle = settings(
 
 
 class Case(NamedTuple):
-    """A forest, and the reference's trees for the same draws."""
+    """A forest, and the trees of the reference with the same draws."""
 
     rows: Array
     forest: Forest
@@ -39,7 +39,7 @@ class Case(NamedTuple):
 
 
 def sides(domain, n_categories=0):
-    """The box of the reference, none if it is empty."""
+    """Return the box for the reference, None if it is empty."""
     if domain[0, 0] > domain[1, 0]:
         return None
     n = domain.shape[1] - n_categories
@@ -48,7 +48,7 @@ def sides(domain, n_categories=0):
 
 
 def points(rows, n_categories=0):
-    """Rows as the reference takes them."""
+    """Return rows for the reference."""
     return [naive.point(row, n_categories) for row in rows.tolist()]
 
 
@@ -107,7 +107,7 @@ cases = st.one_of(mondrian_cases(subsets=False), mondrian_cases(subsets=True), p
 
 
 def slots(forest: Forest, t: int, node: naive.Node, j: int | None = None) -> list[tuple[int, naive.Node]]:
-    """Slots of tree `t` beside the reference's nodes, in preorder; both trees must branch alike."""
+    """Yield slots of tree `t` with the nodes of the reference, in preorder; both trees must have the same shape."""
     j = int(forest.root[t]) if j is None else j
     assert (forest.left[t, j] == NONE) == (forest.right[t, j] == NONE) == node.is_leaf
     if node.is_leaf:

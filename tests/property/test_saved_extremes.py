@@ -1,4 +1,4 @@
-"""What was saved can be loaded and goes on bit for bit, however extreme the values, weights, times and settings."""
+"""Saved models load and continue bit for bit, for extreme values, weights, times and settings."""
 
 from io import BytesIO
 
@@ -51,7 +51,7 @@ STREAMS = {
 
 
 def loaded(model):
-    """The model, saved and loaded again."""
+    """Return the model after saving and loading."""
     file, again = BytesIO(), BytesIO()
     model.save(file)
     polyaforest.load(BytesIO(file.getvalue())).save(again)
@@ -60,7 +60,7 @@ def loaded(model):
 
 
 def times_of(model, start, n):
-    """Times from 0 on by steps that a window of 1e-300 tells apart, for a model that needs some."""
+    """Return times from 0 on in steps that a window of 1e-300 distinguishes, if the model needs times."""
     window = getattr(model, "window", None)
     return (
         np.arange(start, start + n) * 1e-301 if window is not None and getattr(window, "needs_times", False) else None
@@ -100,7 +100,7 @@ def test_saved_table_gives_same_results_and_continues(make, rows, more, weights)
 
 
 def test_accepts_times_that_underflow(tmp_path):
-    """As of trees whose weighted lengths were beyond what weights and values may be today."""
+    """Such times come from trees whose weighted lengths exceed today's limits of weights and values."""
     made(StreamingMPF, **SMALL, window=4).partial_fit([[0.0, 0.0], [1.0, 1.0]]).save(tmp_path / "model")
     header, arrays = read_model(tmp_path / "model")
     trees = np.arange(3)

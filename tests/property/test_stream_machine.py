@@ -1,8 +1,7 @@
-"""Whatever is done to a forest on a stream, it holds what a plain list says it should, and stays whole.
+"""After any operations, a forest on a stream holds the same points as a plain list, and is valid.
 
-Two forests live through the same: one learns in chunks, is pickled, copied, saved and loaded again; the other learns
-row by row and is left alone. They stay the same, bit for bit. Scores given while learning are those that reading
-gives, but for rounding.
+Two forests process the same stream: one learns in chunks, is pickled, copied, saved and loaded; the other only learns
+row by row. They stay equal, bit for bit. Scores while learning match those without learning, up to rounding.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ N_TREES = 3
 
 
 class Held(NamedTuple):
-    """A point, by when it comes: points later in time, or else in order, rank higher."""
+    """A point; later points, by time or else by order of arrival, rank higher."""
 
     time: float
     arrival: int
@@ -44,7 +43,7 @@ class Held(NamedTuple):
 
 
 class Model:
-    """What a window holds, or a reservoir may hold, as a plain list in order of arrival."""
+    """The points of a window, or candidates of a reservoir, as a plain list in order of arrival."""
 
     def __init__(self, policy: Window | Reservoir) -> None:
         self.policy, self.held, self.n_seen, self.n_deleted = policy, [], 0, 0
@@ -56,7 +55,7 @@ class Model:
         return isinstance(self.policy, Window) and self.policy.duration is not None
 
     def come(self, row: list[float], key: int | str | None, time: float | None) -> int | str | None:
-        """Take a point in, if it is to be; return the key it can be deleted by."""
+        """Add a point if the policy keeps it; return its key."""
         new = Held(time if self.goes_by_time else 0.0, self.n_seen, self.n_seen if key is None else key, tuple(row))
         self.n_seen += 1
         if self.goes_by_time:
@@ -74,7 +73,7 @@ class Model:
         self.n_deleted += len(keys)
 
     def narrow(self, keys: list[int | str]) -> None:
-        """A reservoir lets points go as it likes; those that went do not come back."""
+        """Accept any choice of a reservoir, but points that left must not return."""
         latest = {point.key: point for point in self.held}
         assert set(keys) <= set(latest)
         self.held = sorted((latest[key] for key in keys), key=lambda point: point.arrival)
@@ -84,7 +83,7 @@ class Model:
 
 
 class StreamMachine(RuleBasedStateMachine):
-    """A forest, its twin, and the model of what they hold."""
+    """A forest, its twin, and the model of their points."""
 
     @initialize(
         policy=policies,
@@ -110,7 +109,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.probes[0, n_numbers:] = rng.integers(0, 2**QUESTIONS, n_categories)  # unseen
         self.now = 0.0
 
-    # ---- points come ------------------------------------------------------------------------------------------------
+    # ---- insertion --------------------------------------------------------------------------------------------------
 
     @rule(data=st.data())
     def insert(self, data):
@@ -171,13 +170,13 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule(policy=policies)
     def change_the_window(self, policy):
-        """A new window waits for the next fit."""
+        """Set a new window, which applies after the next fit."""
         for forest in self.forest, self.twin:
             forest.set_params(window=policy)
         if not self.is_fitted:
             self.model = Model(policy)
 
-    # ---- points go --------------------------------------------------------------------------------------------------
+    # ---- deletion ---------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.is_fitted and self.model.held)
     @rule(data=st.data())
@@ -209,7 +208,7 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_fitted and self.model.held)
     @rule(data=st.data())
     def delete_by_value(self, data):
-        """Of equal points the oldest goes first."""
+        """Delete by value; of equal points the oldest leaves first."""
         chosen = data.draw(st.lists(st.sampled_from(self.model.held), min_size=1, max_size=3, unique=True))
         rows = [point.row for point in chosen]
         keys, left = [], sorted(self.model.held, key=lambda point: point.arrival)
@@ -229,7 +228,7 @@ class StreamMachine(RuleBasedStateMachine):
         with pytest.raises(ValueError, match=f"row {len(some)} is not held"):
             self.forest.delete_rows(rows)
 
-    # ---- the same forest in other clothes ---------------------------------------------------------------------------
+    # ---- copies -----------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.is_fitted)
     @rule()
@@ -243,7 +242,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule()
     def copy(self):
-        """A copy shares nothing with the original: what happens to one does not happen to the other."""
+        """Change a copy; the original must not change."""
         original, self.forest = self.forest, copy.deepcopy(self.forest)
         if self.is_fitted and self.model.held:
             original.delete(original.keys_)
@@ -259,12 +258,12 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_fitted)
     @rule()
     def to_bytes_and_back(self):
-        """Bytes leave out what can be derived. That is all there is: of what comes back, the bytes are the same."""
+        """Replace the forest by one from its bytes, which omit derived arrays; its bytes must be the same."""
         block = self.forest.to_bytes()
         self.forest = loads(block)
         assert self.forest.to_bytes() == block == loads(block).to_bytes()
 
-    # ---- what must always be so -------------------------------------------------------------------------------------
+    # ---- invariants -------------------------------------------------------------------------------------------------
 
     @invariant()
     def it_holds_what_it_should_and_is_whole(self):
@@ -304,7 +303,7 @@ class StreamMachine(RuleBasedStateMachine):
         return hasattr(self.forest, "forest_")
 
     def draw_points(self, data, n):
-        """Rows with keys and times; times move on, but now and then a point comes late."""
+        """Draw rows with keys and times; times increase, but sometimes a point is late."""
         rows = data.draw(st.lists(stream_points(self.n_features, self.n_categories), min_size=n, max_size=n))
         key = st.none() | st.sampled_from("abcdef") | st.integers(0, 20)
         keys = data.draw(st.lists(key, min_size=n, max_size=n))

@@ -1,4 +1,4 @@
-"""A table is a stream that came all at once: what is held, and what is said of rows, do not depend on the chunks."""
+"""A table equals a stream in one chunk: points held and verdicts do not depend on chunks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DRAWS = st.sampled_from([0.01, 0.3, 0.5, 1.0, 2.0, 4.0])  # few, so that ranks a
 
 @st.composite
 def arrivals(draw, max_size):
-    """Keys, times and draws of rows that come one after another, now and then late."""
+    """Draw keys, times and random draws of consecutive rows, some of them late."""
     n = draw(st.integers(0, max_size))
     steps = draw(st.lists(stream_times, min_size=n, max_size=n))
     times, now = [], 0.0
@@ -36,7 +36,7 @@ def arrivals(draw, max_size):
 
 
 def admitted(store, keys, times, draws):
-    """Let rows come one by one; return the keys of those that left, in order."""
+    """Admit rows one by one; return the keys of points that left, in order."""
     left = []
     for i in range(len(keys)):
         store.reserve(len(store) + 1)
@@ -50,8 +50,8 @@ def admitted(store, keys, times, draws):
     return left
 
 
-def bar(store):
-    """The rank that a row has to exceed, whether for want of room or for its age."""
+def cutoff(store):
+    """Return the rank that a row must exceed, because of the limit in number or in time."""
     return max(store.floor, store.policy.floor(store.clock))
 
 
@@ -60,7 +60,7 @@ def assert_alike(whole, alone):
     assert (whole.n_seen, whole.clock, whole.newest_key) == (alone.n_seen, alone.clock, alone.newest_key)
     for name in ("arrivals", "ranks", "times"):
         assert_array_equal(getattr(whole, name)[whole.held], getattr(alone, name)[alone.held])
-    assert bar(whole) == bar(alone)
+    assert cutoff(whole) == cutoff(alone)
     whole.check()
     alone.check()
 
@@ -88,7 +88,7 @@ def test_table_holds_same_points_as_rows_one_by_one(policy, table, later, data):
 
 
 def test_table_drops_late_and_excess_rows():
-    """The test above would notice if rows were kept by place, and not by rank."""
+    """Show that the test above detects rows kept by place instead of rank."""
     store = PointStore(Window(2, duration=6.0))
     assert store.begin_with([None] * 4, np.array([5.0, 9.0, 3.0, 8.0]), np.empty(0)).tolist() == [1, 3]
     assert store.floor == 5.0
@@ -100,7 +100,7 @@ def test_table_drops_late_and_excess_rows():
 
 
 def sudden(seed, n_rows, n_features=2):
-    """Rows of a bulk, with a few far off."""
+    """Draw normal rows and a few extreme ones."""
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(n_rows, n_features))
     rows[rng.random(n_rows) < 0.06] *= 12
@@ -108,7 +108,7 @@ def sudden(seed, n_rows, n_features=2):
 
 
 def cut_up(rng, n_rows):
-    """Places at which to cut rows into chunks: single ones, a few, and more than are explained one by one."""
+    """Draw chunk boundaries: chunks of one row, of a few, and of more than are explained one by one."""
     ends = np.cumsum(rng.choice([1, 2, 16, 17, 40, 90], size=n_rows))
     return [0, *ends[ends < n_rows].tolist(), n_rows]
 
@@ -168,7 +168,7 @@ def test_verdicts_and_explanations_do_not_depend_on_chunks(name, seed):
 
 @pytest.mark.parametrize("random_state", [None, 3])
 def test_stream_that_starts_with_large_chunk_is_explained_by_its_own_trees(random_state):
-    """Without a seed, a refitted copy would have other trees."""
+    """Without a seed, a refitted copy has other trees."""
     rows = sudden(0, 300)
     detected = StreamingMPF(n_estimators=N_TREES, random_state=random_state).detect_then_learn(rows, explain=True)
     assert detected.explanations

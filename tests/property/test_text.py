@@ -1,4 +1,4 @@
-"""Whatever is written into names and values, nothing of it acts on a terminal, and nothing ordinary is lost."""
+"""Text from names and values never acts on a terminal, and ordinary text is unchanged."""
 
 import json
 import re
@@ -23,7 +23,7 @@ JOINER = "\u200d"
 
 
 def acting(text: str) -> set[str]:
-    """The characters of a text that have no shape of their own."""
+    """Return the invisible characters of a text."""
     return {char for char in text if unicodedata.category(char) in HIDDEN}
 
 
@@ -83,7 +83,7 @@ def test_json_lines_are_exact(fields):
     assert acting(line.decode()) == set()
 
 
-# ---- what is put into words ------------------------------------------------------------------------------------------
+# ---- reports ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

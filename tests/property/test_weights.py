@@ -1,4 +1,4 @@
-"""A row of weight w is the row w times: draw for draw, whatever the method, the window and the chunks."""
+"""A row of weight w equals w copies of the row, draw for draw, for any method, window and chunks."""
 
 import tracemalloc
 
@@ -22,7 +22,7 @@ fractions = st.sampled_from([0.0, 0.25, 1.0, 1.5, 2.75])
 
 @st.composite
 def weighted(draw, weights=whole, max_features=3):
-    """Rows, some with gaps, and their weights; the first is complete and counts."""
+    """Draw rows, some with gaps, and their weights; the first is complete and has weight."""
     rows = draw(rows_of_a_stream(max_features))
     n = len(rows)
     rows[np.array(draw(st.lists(st.integers(0, 9), min_size=n, max_size=n))) == 0, 0] = np.nan
@@ -36,7 +36,7 @@ def repeated(weights, *labels):
 
 
 def firsts(weights):
-    """The place of the first copy of each row that counts."""
+    """Return the place of the first copy of each row with weight."""
     return (np.cumsum(weights) - weights)[weights > 0].astype(int)
 
 
@@ -46,7 +46,7 @@ def assert_same(one, other):
 
 @st.composite
 def streams(draw):
-    """A function that makes streams by some policy, and whether they need times."""
+    """Draw a factory of streams with some policy, and whether they need times."""
     policy = draw(st.one_of(st.just("auto"), st.none(), policies))
     tree = Tree(max_depth=3) if policy is None else None
 
@@ -157,7 +157,7 @@ def test_fractional_weights_do_not_depend_on_chunks_or_saving(table, seed, n_at_
             part = slice(start, start + n_at_once)
             by_parts.partial_fit(rows[part], sample_weight=weights[part])
             by_parts = loads(by_parts.to_bytes())
-        if kind is BatchMPF:  # its threshold depends on when it was settled
+        if kind is BatchMPF:  # its threshold depends on when it was first computed
             assert_array_equal(at_once.forest_.counts, by_parts.forest_.counts)
         else:
             assert_same(at_once, by_parts)

@@ -1,10 +1,10 @@
-"""The paper's algorithms as the paper writes them: recursive, one node at a time, probabilities as exact fractions.
+"""The paper's algorithms as printed: recursive, one node at a time, probabilities as exact fractions.
 
 Slow on purpose. Names follow the paper's verbs (SampleMondrianTree, SampleMondrianBlock, Cut, Restrict,
-SetCutParameters, SetRestrictionParameters), and where the design mends the paper (live dimensions, the known world,
-points outside every box, deletion) the docstring says so. Random numbers are drawn in preorder: for every node the
-time of its cut, then the dimension, then the location. Where a draw depends on a sum of floats, the sum runs feature
-by feature.
+SetCutParameters, SetRestrictionParameters). Docstrings mention where the design corrects the paper (live dimensions,
+the known world, points outside every box, deletion). Random numbers are drawn in preorder: for every node the time of
+its cut, then the dimension, then the location. Where a draw depends on a sum of floats, the sum runs feature by
+feature.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from functools import reduce
 from operator import and_, or_
 
 MASK = (1 << 64) - 1
-SLIVER = Fraction(1, 2**54)  # share of a side that rounding left without length
+SLIVER = Fraction(1, 2**54)  # share of a side whose length rounds to 0
 INF = math.inf
 
 OBSERVED_I, OBSERVED_II, COMPLEMENTARY, OUTSIDE = 1, 2, 3, 4
 
 Point = Sequence[float]  # a number, or a `Category`, for each feature
 
-QUESTIONS = 52  # that categories answer
-APART = 26.0  # questions that two of them answer differently, on average
+QUESTIONS = 52  # yes/no questions per category
+APART = 26.0  # questions that two categories answer differently, on average
 
 
 class Category(int):
-    """A category by its code: bit b is the answer to question b, an axis with two places, no and yes."""
+    """The code of a category: bit b is the answer to question b, an axis with two places, no and yes."""
 
 
 def point(values: Sequence[float], n_categories: int = 0) -> list[float]:
-    """A row whose last values are the codes of categories."""
+    """Return a row whose last values are the codes of categories."""
     n = len(values) - n_categories
     return [*map(float, values[:n]), *(Category(code) for code in values[n:])]
 
@@ -74,14 +74,14 @@ def _rotate(word: int, places: int) -> int:
 
 
 def sample_weights(rng: Xoshiro, spread: Point, deviation: Point) -> list[float]:
-    """Random feature weights Exp(1) / spread, scaled so that the weighted deviations sum to 1."""
+    """Draw feature weights Exp(1) / spread, scaled so that the weighted deviations sum to 1."""
     weights = [rng.exponential() / float(s) for s in spread]
     total = ordered_sum(w * float(d) for w, d in zip(weights, deviation, strict=True))
     return [w / total for w in weights] if total > 0 else weights
 
 
 def ordered_sum(terms: Iterator[float]) -> float:
-    """A float sum in the order given; the built-in one compensates rounding in newer Pythons."""
+    """Sum floats in the given order; the built-in sum compensates rounding in newer Pythons."""
     total = 0.0
     for term in terms:
         total += term
@@ -93,7 +93,7 @@ def ordered_sum(terms: Iterator[float]) -> float:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a box. Its length is exact, and never 0 where a cut made it."""
+    """One side of a box. Its length is exact, and never 0 after a cut."""
 
     low: float
     high: float
@@ -119,22 +119,22 @@ class Side:
         return side(min(self.low, other.low), max(self.high, other.high))
 
     def parts(self, xi: float) -> tuple[Side, Side]:
-        """The parts up to a cut and beyond it."""
+        """Return the parts up to a cut and beyond it."""
         least = SLIVER * self.length
         below = Side(self.low, xi, max(Fraction(xi) - Fraction(self.low), least))
         return below, Side(xi, self.high, max(Fraction(self.high) - Fraction(xi), least))
 
     def lacks(self, world: Side) -> bool:
-        """Whether the side has collapsed where the world has not."""
+        """Return whether the side is collapsed but that of the world is not."""
         return world.is_live and not self.is_live
 
 
 @dataclass(frozen=True)
 class Cube:
-    """The side of a box along a category: the questions that all categories in it answer with yes, and that any does.
+    """The side of a box along a category: the questions that all its categories answer with yes, and that any does.
 
-    The axes on which their answers differ are live, and covered whole; the others restrict nothing. A question that a
-    cut asks halves the categories that there can be: the length is the share of them that is left.
+    Axes on which the answers differ are live and completely filled; the others restrict nothing. A cut by a question
+    halves the possible categories: the length is the remaining share.
     """
 
     every: int
@@ -164,7 +164,7 @@ class Cube:
         return len(self.live) / APART
 
     def new(self, code: int) -> list[int]:
-        """The questions that `code` is the first to answer so."""
+        """Return the questions to which the answer of `code` is new."""
         return questions_in((self.every & ~code) | (code & ~self.some))
 
     def holds(self, code: int) -> bool:
@@ -211,7 +211,7 @@ def hull(a: Box, b: Box) -> Box:
 
 
 def sides_of_cut(box: Box, delta: int, xi: float) -> tuple[Box, Box]:
-    """R_0 and R_1: the parts of `box` up to the cut and beyond it."""
+    """Return R_0 and R_1: the parts of `box` up to the cut and beyond it."""
     below, above = box[delta].parts(xi)
     return [*box[:delta], below, *box[delta + 1 :]], [*box[:delta], above, *box[delta + 1 :]]
 
@@ -221,9 +221,10 @@ def linear_dimension(box: Box, weights: Point) -> float:
 
 
 def extension(box: Box, weights: Point, x: Point) -> float:
-    """How much the linear dimension of `box` must grow to hold `x`.
+    """Return the growth of the linear dimension of `box` if it is to hold `x`.
 
-    Rounding decides in which order to add: of numbers every fourth term together, then the four sums; then categories.
+    The order of additions matches that of the kernels: every fourth number together, then the four sums, then
+    categories.
     """
     parts = [w * s.distance(v) for w, s, v in zip(weights, box, x, strict=True)]
     n = sum(isinstance(s, Side) for s in box)
@@ -236,7 +237,7 @@ def holds(box: Box, x: Point) -> bool:
 
 
 def holds_live(box: Box, x: Point) -> bool:
-    """Whether `x` lies in `box` along its live dimensions: a collapsed one restricts nothing."""
+    """Return whether `x` lies in `box` along its live dimensions; collapsed ones restrict nothing."""
     return all(s.holds(v) for s, v in zip(box, x, strict=True) if s.restricts)
 
 
@@ -246,17 +247,17 @@ def product(factors: Iterator[Fraction]) -> Fraction:
 
 
 def live_share(box: Box, region: Box) -> Fraction:
-    """f: the share of `region` that `box` takes, over the dimensions live in the box."""
+    """Return f: the share of `box` in `region`, over the dimensions live in the box."""
     return product(b.length / r.length for b, r in zip(box, region, strict=True) if b.restricts)
 
 
 def volume(box: Box, world: Box) -> Fraction:
-    """Volume over the dimensions in which the known world has a length."""
+    """Return the volume over the live dimensions of the known world."""
     return product(s.length for s, w in zip(box, world, strict=True) if w.is_live)
 
 
 def log(x: Fraction) -> float:
-    """Logarithm of a fraction that may be far beyond the range of floats, or closer to 1 than they can be."""
+    """Return the logarithm of a fraction, also beyond the range of floats or very close to 1."""
     if x == 0:
         return -INF
     if abs(x - 1) < Fraction(1, 2):
@@ -270,9 +271,9 @@ def log(x: Fraction) -> float:
 
 @dataclass
 class Node:
-    """A node j: its region R_j, its box B_j (none in a Mondrian process), and once it is cut, the cut and two sides.
+    """A node j: its region R_j, its box B_j (None in a Mondrian process) and, once it is cut, the cut and two children.
 
-    A leaf of a Mondrian tree holds the rows that fell into it; a leaf's time is the lifetime.
+    A leaf of a Mondrian tree holds its rows; its time is the lifetime.
     """
 
     depth: int
@@ -294,7 +295,7 @@ class Node:
 
     @property
     def cell(self) -> Box:
-        """What the restriction leaves of the region: the box in its live dimensions, the region in the others."""
+        """The restricted region: the box in its live dimensions, the region in the others."""
         if self.box is None:
             return self.region
         return [b if b.restricts else r for b, r in zip(self.box, self.region, strict=True)]
@@ -302,7 +303,7 @@ class Node:
 
 @dataclass
 class Tree:
-    """A sampled tree with the known world it divides and the weights of its features; no root if it holds no point."""
+    """A sampled tree, its known world and feature weights; without points it has no root."""
 
     root: Node | None
     world: Box
@@ -320,11 +321,11 @@ def preorder(node: Node | None) -> Iterator[Node]:
 
 
 def rows_below(node: Node | None) -> list[Point]:
-    """All rows that a node, or with its root a whole tree, holds."""
+    """Return all rows below a node."""
     return [x for j in preorder(node) for x in j.rows]
 
 
-# ---- where the cuts fall -------------------------------------------------------------------------------------------
+# ---- the partition -------------------------------------------------------------------------------------------------
 
 
 def sample_mondrian_tree(
@@ -335,14 +336,14 @@ def sample_mondrian_tree(
     max_depth: float = INF,
     domain: Box | None = None,
 ) -> Tree:
-    """SampleMondrianTree (Alg. 1 and 3)."""
+    """Sample a Mondrian tree (SampleMondrianTree, Alg. 1 and 3)."""
     tree = plant(rows, weights, lifetime, domain)
     sample_mondrian_block(rng, tree.root, tree.root.rows, weights, 0.0, lifetime, max_depth)
     return tree
 
 
 def plant(rows: Sequence[Point], weights: Point, lifetime: float, domain: Box | None = None) -> Tree:
-    """A tree that is only a root: the box of all rows, in the known world that holds it and the domain."""
+    """Return a tree that is a single leaf: the box of all rows, in the hull of this box and the domain."""
     box = bounding_box(rows)
     world = box if domain is None else hull(box, domain)
     root = Node(0, world, box, len(rows), lifetime, rows=[list(x) for x in rows])
@@ -358,7 +359,7 @@ def sample_mondrian_block(
     lifetime: float,
     max_depth: float,
 ) -> None:
-    """SampleMondrianBlock, which continues along the live dimensions when others have collapsed."""
+    """Sample the subtree of `j` (SampleMondrianBlock), continuing along live dimensions if others are collapsed."""
     if j.depth == max_depth:
         return
     drawn = sample_cut(rng, j.box, weights, parent_time, lifetime)
@@ -373,7 +374,7 @@ def sample_mondrian_block(
 def sample_cut(
     rng: Xoshiro, box: Box, weights: Point, parent_time: float, lifetime: float
 ) -> tuple[float, int, float] | None:
-    """Time, dimension and location of the first cut of `box`, if it comes before the lifetime."""
+    """Draw time, dimension and location of the first cut of `box`; None if it falls after the lifetime."""
     length = linear_dimension(box, weights)
     if not length > 0:
         return None
@@ -389,14 +390,14 @@ def sample_cut(
 
 
 def question_at(questions: list[int], place: float) -> float:
-    """The question at a place along these, each of which has the same length."""
+    """Return the question at a place along `questions`, which all have the same length."""
     return float(questions[min(int(place * APART), len(questions) - 1)])
 
 
 def sample_dimension(rng: Xoshiro, lengths: Sequence[float], length: float) -> tuple[int, float]:
-    """A dimension, with probability proportional to its weighted length, and how far along it the draw has come.
+    """Draw a dimension with probability proportional to its weighted length; return it and the rest of the draw.
 
-    All of them sum to `length`.
+    The weighted lengths sum to `length`.
     """
     candidates = [d for d, part in enumerate(lengths) if part > 0]
     place = rng.uniform() * length
@@ -410,7 +411,7 @@ def sample_dimension(rng: Xoshiro, lengths: Sequence[float], length: float) -> t
 def cut(
     j: Node, rows: Sequence[Point], tau: float, delta: int, xi: float, lifetime: float
 ) -> tuple[list[Point], list[Point]]:
-    """Cut: give `j` two children, each restricted to the box of its rows; returns the rows of each."""
+    """Cut `j` into two children, each restricted to the box of its rows; return the rows of each (Cut)."""
     below = [x for x in rows if goes_left(x, delta, xi)]
     above = [x for x in rows if not goes_left(x, delta, xi)]
     j.time, j.feature, j.cut, j.rows = tau, delta, xi, []
@@ -421,7 +422,7 @@ def cut(
 
 
 def sample_mondrian_process(rng: Xoshiro, domain: Box, weights: Point, lifetime: float, max_depth: float = INF) -> Tree:
-    """A Mondrian process over the domain, whatever the data."""
+    """Sample a Mondrian process over the domain, independent of the data."""
     root = Node(0, domain, None, 0, lifetime)
     sample_process_block(rng, root, weights, 0.0, lifetime, max_depth)
     return Tree(root, domain, weights)
@@ -436,7 +437,7 @@ def sample_process_block(
     if drawn is None:
         return
     cut_side = j.region[drawn[1]]
-    if isinstance(cut_side, Side) and drawn[2] == cut_side.low:  # no float lies between the sides of so thin a region
+    if isinstance(cut_side, Side) and drawn[2] == cut_side.low:  # no float lies between the sides of this region
         return
     j.time, j.feature, j.cut = drawn
     for_left, for_right = sides_of_cut(j.region, j.feature, j.cut)
@@ -465,12 +466,12 @@ def child_of(j: Node, x: Point) -> Node | None:
 
 
 def goes_left(x: Point, delta: int, xi: float) -> bool:
-    """Whether a value is up to a cut; of a category, whether it answers the question of a cut with no."""
+    """Return whether a value is at most `xi`; for a category, whether its answer to the question is no."""
     return not x[delta] >> int(xi) & 1 if isinstance(x[delta], Category) else x[delta] <= xi
 
 
 def separation_time(tree: Tree, x: Point, y: Point) -> float:
-    """When two held points part: they share a cell at every time before. Infinite if no cut of the tree parts them."""
+    """Return the time until which two points share a cell; infinite if no cut separates them."""
     j = tree.root
     while not j.is_leaf:
         if child_of(j, x) is not child_of(j, y):
@@ -479,20 +480,20 @@ def separation_time(tree: Tree, x: Point, y: Point) -> float:
     return INF
 
 
-# ---- one point more, one point less --------------------------------------------------------------------------------
+# ---- insertion and deletion ----------------------------------------------------------------------------------------
 
 
 def empty_tree(weights: Point, domain: Box | None = None) -> Tree:
-    """A tree that holds no point yet."""
+    """Return a tree without points."""
     return Tree(None, domain or [], weights, domain)
 
 
 def insert_point(rng: Xoshiro, tree: Tree, x: Point, lifetime: float, max_depth: float = INF) -> None:
-    """MT+ (Alg. 5): the tree becomes one that was sampled with `x` among its rows.
+    """Extend the tree by `x` (MT+, Alg. 5): afterwards it has the law of a tree sampled with `x` among its rows.
 
-    Alg. 5 draws an exponential time at each node on the path and descends if it is too late. Exponential times are
-    memoryless, so one draw suffices: this budget is spent at the rate at which each node on the path would be cut off
-    from `x`, for the lifetime of the node.
+    Alg. 5 draws an exponential time at each node on the path and descends if the time is too late. Exponential times
+    are memoryless, so one draw suffices. This budget is spent at the rate at which each node on the path would be cut
+    off from `x`, for the lifetime of the node.
     """
     if tree.root is None:
         tree.root = plant([x], tree.weights, lifetime, tree.domain).root
@@ -513,9 +514,9 @@ def extend_block(
     lifetime: float,
     max_depth: float,
 ) -> Node:
-    """MTx of Alg. 5, with the part of the budget spent so far; returns the node now in the place of `j`.
+    """Extend the subtree of `j` (MTx of Alg. 5); `hazard` is the spent budget. Return the node now in the place of `j`.
 
-    A leaf at the maximal depth may hide cuts already, and hides the one from `x` with them.
+    A leaf at the maximal depth may hide cuts, and hides the one from `x` too.
     """
     rate, before = extension(j.box, weights, x), hazard
     if rate > 0:
@@ -523,7 +524,7 @@ def extend_block(
     if hazard > budget and j.depth < max_depth:
         tau = parent_time + (budget - before) / rate
         if not j.is_leaf:
-            tau = min(tau, j.time)  # which only rounding can exceed
+            tau = min(tau, j.time)  # only rounding can exceed it
         if not j.is_leaf or tau < lifetime:
             return cut_off(rng, j, x, weights, rate, tau, lifetime, max_depth)
     j.count += 1
@@ -540,7 +541,7 @@ def extend_block(
 def cut_off(
     rng: Xoshiro, j: Node, x: Point, weights: Point, rate: float, tau: float, lifetime: float, max_depth: float
 ) -> Node:
-    """The new parent of `j` and of a leaf for `x`: its cut falls uniformly between the box and the point."""
+    """Return a new parent of `j` and of a leaf for `x`; its cut falls uniformly between the box and the point."""
     gaps = [w * s.distance(v) for w, s, v in zip(weights, j.box, x, strict=True)]
     delta, place = sample_dimension(rng, gaps, rate)
     if isinstance(j.box[delta], Cube):
@@ -557,7 +558,7 @@ def cut_off(
 
 
 def sample_gap(rng: Xoshiro, s: Side, value: float) -> tuple[float, bool]:
-    """A place between a side and a value beyond it, and whether the value is above the side."""
+    """Draw a location between a side and a value beyond it; return it and whether the value is above the side."""
     share = rng.uniform()
     if value > s.high:
         xi = s.high + share * (value - s.high)
@@ -567,7 +568,7 @@ def sample_gap(rng: Xoshiro, s: Side, value: float) -> tuple[float, bool]:
 
 
 def push_down(j: Node, lifetime: float, max_depth: float) -> None:
-    """All of the subtree of `j` one level deeper; cuts that come to lie at the maximal depth are lost from sight."""
+    """Move the subtree of `j` one level down; hide cuts that reach the maximal depth."""
     j.depth += 1
     if j.depth == max_depth:
         hide_cuts(j, lifetime)
@@ -583,17 +584,17 @@ def hide_cuts(j: Node, lifetime: float) -> None:
 
 
 def delete_point(rng: Xoshiro, tree: Tree, x: Point, lifetime: float, max_depth: float = INF) -> None:
-    """MT-, which takes the place of Alg. 6: the tree becomes one that was sampled without one of its rows `x`.
+    """Restrict the tree to its rows without `x` (MT-, instead of Alg. 6): it has the law of a tree sampled without `x`.
 
-    By projectivity what a tree says of the other rows is a tree of them. So all times stay, boxes shrink, and a cut
-    goes that has nothing left to separate. Only a cut that the maximal depth hid so far needs to be drawn.
+    By projectivity the restriction of a tree to a subset of its rows is a tree of the subset. So times do not change,
+    boxes shrink, and a cut that no longer separates rows is removed. Only cuts hidden by the maximal depth are drawn.
     """
     tree.root = restrict_block(rng, tree.root, list(x), tree.weights, lifetime, max_depth)
     set_regions(tree)
 
 
 def restrict_block(rng: Xoshiro, j: Node, x: Point, weights: Point, lifetime: float, max_depth: float) -> Node | None:
-    """Take `x` out of the subtree of `j`; returns the node now in the place of `j`, if a row is left."""
+    """Remove `x` from the subtree of `j`; return the node now in the place of `j`, None if no row is left."""
     if j.is_leaf:
         j.rows.remove(x)
         if not j.rows:
@@ -613,10 +614,9 @@ def restrict_block(rng: Xoshiro, j: Node, x: Point, weights: Point, lifetime: fl
 
 
 def pull_up(rng: Xoshiro, j: Node, parent_time: float, weights: Point, lifetime: float, max_depth: float) -> None:
-    """All of the subtree of `j` one level shallower; leaves that were at the maximal depth show their next cut.
+    """Move the subtree of `j` one level up; draw the next cut of leaves that were at the maximal depth.
 
-    That cut comes after the time at which the leaf began to live: the time of its parent, and for `j` itself the time
-    of the parent it had, for until then it was not cut.
+    That cut follows the birth of the leaf: the time of its parent, or for `j` itself that of its former parent.
     """
     is_hidden = j.depth == max_depth
     j.depth -= 1
@@ -628,12 +628,12 @@ def pull_up(rng: Xoshiro, j: Node, parent_time: float, weights: Point, lifetime:
 
 
 def delete_point_by_rescaling(rng: Xoshiro, tree: Tree, x: Point, lifetime: float, max_depth: float = INF) -> None:
-    """MT- as Alg. 6 prints it, here only to show that it breaks the law of the tree.
+    """Delete `x` by Alg. 6 as printed (MT-), to show that it breaks the law of the tree.
 
-    From the root down, for as long as the box of a node shrinks from linear dimension L to L' without `x`, its time
-    tau becomes the one with the same mass under Exp(L') as it had under Exp(L), tau * L / L'; if that is not before
-    the lifetime, the subtree becomes a leaf. Then `x` leaves. Of a cut that has nothing left to separate the paper
-    says nothing; it goes, as it does in robust random cut forests, whose deletion the paper adapts.
+    From the root down, while the box of a node shrinks from linear dimension L to L' without `x`, its time tau becomes
+    tau * L / L', the time with the same mass under Exp(L') as before under Exp(L); if that is not before the lifetime,
+    the subtree becomes a leaf. Then `x` is removed. The paper does not mention cuts that no longer separate rows; they
+    are removed, as in robust random cut forests, whose deletion the paper adapts.
     """
     j = tree.root
     while not j.is_leaf:
@@ -652,7 +652,7 @@ def delete_point_by_rescaling(rng: Xoshiro, tree: Tree, x: Point, lifetime: floa
 
 
 def set_regions(tree: Tree) -> None:
-    """The known world and the region of every node, as boxes and cuts now are."""
+    """Set the known world and the region of every node from boxes and cuts."""
     if tree.root is None:
         tree.world = tree.domain or []
         return
@@ -668,14 +668,14 @@ def set_region(j: Node, region: Box) -> None:
         set_region(j.right, above)
 
 
-# ---- how likely each side is ---------------------------------------------------------------------------------------
+# ---- probabilities -------------------------------------------------------------------------------------------------
 
 
 def set_polya_parameters(tree: Tree, gamma: float, *, is_open: bool) -> None:
-    """Give every node its mass (Alg. 2 and 4).
+    """Set the mass of every node (Alg. 2 and 4).
 
-    What lies beyond the known world has a share of its own, with prior Beta(gamma / 2, gamma / 2), if the world is
-    open. The root is then restricted to its box within the known world, with prior strength gamma.
+    If the world is open, its outside has a share with prior Beta(gamma / 2, gamma / 2). The root is then restricted to
+    its box within the known world, with prior strength gamma.
     """
     g, root = Fraction(gamma), tree.root
     n = tree.n_outside + root.count
@@ -696,7 +696,7 @@ def update_polya_parameters(j: Node, gamma: Fraction) -> None:
 
 
 def cut_mean(j: Node, gamma: Fraction) -> Fraction:
-    """SetCutParameters: the mean share of the left side."""
+    """Return the mean share of the left side (SetCutParameters)."""
     polya_depth = j.depth if j.box is None else 2 * j.depth
     strength = gamma * (polya_depth + 1) ** 2
     length_0, length_1 = j.left.region[j.feature].length, j.right.region[j.feature].length
@@ -706,7 +706,7 @@ def cut_mean(j: Node, gamma: Fraction) -> Fraction:
 
 
 def restriction_mean(j: Node, strength: Fraction) -> Fraction:
-    """SetRestrictionParameters: the mean share of the box in its region; all of it if no dimension is live."""
+    """Return the mean share of the box in its region, 1 without live dimensions (SetRestrictionParameters)."""
     if j.box is None:
         return Fraction(1)
     f = live_share(j.box, j.region)
@@ -718,7 +718,7 @@ def restriction_mean(j: Node, strength: Fraction) -> Fraction:
 
 
 def restrict(j: Node, strength: Fraction, mass: Fraction) -> None:
-    """Restrict: share the mass of a region between the box of `j` and its complementary leaf."""
+    """Split the mass of a region between the box of `j` and its complementary leaf (Restrict)."""
     mu = restriction_mean(j, strength)
     j.mass, j.complement_mass = mu * mass, (1 - mu) * mass
 
@@ -728,10 +728,10 @@ def complement_volume(j: Node, world: Box) -> Fraction:
 
 
 def outside_volume(tree: Tree) -> float:
-    """Logarithm of the integral of exp(-D * reach(x)) over all x beyond the known world.
+    """Return the logarithm of the integral of exp(-D * reach(x)) over all x beyond the known world.
 
-    Over all of space the integral is a product: along each feature the side of the world plus L / (D * weight) at
-    both ends. A feature without weight or length does not take part, nor does a category, which has no beyond.
+    Over all of space the integral is a product: for each feature the side of the world plus L / (D * weight) at both
+    ends. Features without weight or length, and categories, do not count.
     """
     n_features, size = len(tree.world), Fraction(linear_dimension(tree.world, tree.weights))
     grown = product(
@@ -742,12 +742,12 @@ def outside_volume(tree: Tree) -> float:
     return 0.0 if grown == 1 else log(volume(tree.world, tree.world) * (grown - 1))
 
 
-# ---- where a point falls -------------------------------------------------------------------------------------------
+# ---- leaves and cells of points --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """The leaf a point falls in: its kind, its node (none outside), log-mass and log-density."""
+    """The leaf of a point: its kind, its node (None outside), log-mass and log-density."""
 
     kind: int
     node: Node | None
@@ -756,7 +756,7 @@ class Leaf:
 
 
 def leaves(tree: Tree) -> Iterator[Fraction]:
-    """The masses of all leaves: observed, complementary, and the outside."""
+    """Yield the masses of all leaves: observed, complementary, and the outside."""
     for j in preorder(tree.root):
         if j.is_leaf:
             yield j.mass
@@ -765,7 +765,7 @@ def leaves(tree: Tree) -> Iterator[Fraction]:
 
 
 def find_leaf(tree: Tree, x: Point) -> Leaf:
-    """Walk down from the root until a box leaves `x` out or the cuts end."""
+    """Walk down from the root until a box excludes `x` or the cuts end."""
     if not holds(tree.world, x):
         return outside_leaf(tree, x)
     j = tree.root
@@ -781,7 +781,7 @@ def find_leaf(tree: Tree, x: Point) -> Leaf:
 
 
 def observed_kind(tree: Tree, j: Node) -> int:
-    """Type I if the box has collapsed where the world has not; a cell of a process counts as full unless empty."""
+    """Return Type I if the box is collapsed where the world is not; a cell of a process is Type II unless empty."""
     if j.count == 0:
         return COMPLEMENTARY
     if j.box is not None and any(b.lacks(w) for b, w in zip(j.box, tree.world, strict=True)):
@@ -790,7 +790,7 @@ def observed_kind(tree: Tree, j: Node) -> int:
 
 
 def outside_leaf(tree: Tree, x: Point) -> Leaf:
-    """Beyond the known world mass falls with the reach: the distance over the size of the world."""
+    """Return the leaf beyond the known world; its mass falls with the reach, distance divided by size of the world."""
     size = linear_dimension(tree.world, tree.weights)
     reach = extension(tree.world, tree.weights, x) / (size if size > 0 else 1.0)
     mass = log(tree.outside_mass)
@@ -799,7 +799,7 @@ def outside_leaf(tree: Tree, x: Point) -> Leaf:
 
 
 def log_cell_mass(tree: Tree, x: Point, t: float) -> float:
-    """Log-mass of the cell of `x` at lifetime `t`.
+    """Return the log-mass of the cell of `x` at lifetime `t`.
 
     While a node lives, a point outside its box is cut off from it at a rate of its distance: the extension of the tree
     to the point (Alg. 5), integrated out. The regions of a process reach as far as its domain.

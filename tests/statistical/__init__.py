@@ -1,8 +1,8 @@
-"""What the statistical tests share.
+"""Helpers of the statistical tests.
 
-False alarms: each test case fails by chance, over the choice of its seed, with a probability of at most ALARM, or RARE
-where the seed is another one in every run (`any_seed`): exact tests, and those whose law is known far into the tails.
-Several comparisons in one case share it between them.
+Over random seeds, each test case fails by chance with a probability of at most ALARM, or RARE if every run has another
+seed (`any_seed`): exact tests, and tests whose law is known far into the tails. Several comparisons in one case share
+this probability.
 """
 
 import numpy as np

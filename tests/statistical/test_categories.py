@@ -1,4 +1,4 @@
-"""Categories are axes like others: rows share cells as the kernel has it, after whatever came and went.
+"""Categories behave like other axes: rows share cells with the kernel's probability, after any updates.
 
 For the false-alarm rate see the package.
 """
@@ -29,7 +29,7 @@ def some_codes(rng, n):
 
 
 def pool(n=20):
-    """Rows of a number and two categories: some differ in a single answer, some in a category, some not at all."""
+    """Return rows of a number and two categories: some differ in one answer, some in a category, some are equal."""
     rng = np.random.default_rng(7)
     first, second = some_codes(rng, 4), some_codes(rng, 3)
     rows = np.column_stack([rng.uniform(size=n), first[rng.integers(4, size=n)], second[rng.integers(3, size=n)]])
@@ -40,7 +40,7 @@ def pool(n=20):
 
 
 def distances(X, Y, weights=WEIGHTS):
-    """The distance between rows, (n, m): of categories, by the questions that they answer differently."""
+    """Return distances between rows, (n, m); for categories, count questions with different answers."""
     apart = weights[0] * np.abs(X[:, None, 0] - Y[:, 0])
     for k in (1, 2):
         apart = apart + weights[k] * count_bits(as_codes(X[:, None, k]) ^ as_codes(Y[:, k])) / APART
@@ -48,7 +48,7 @@ def distances(X, Y, weights=WEIGHTS):
 
 
 def assert_kernel(forest, held, times=TIMES):
-    """In the share exp(-t * distance) of trees two rows are in one cell at time t."""
+    """Check that two rows share a cell at time t in a share exp(-t * distance) of the trees."""
     pairs, n_trees, apart = list(combinations(range(len(held)), 2)), len(forest.root), distances(held, held)
     for time in times:
         cell = cells(forest, held, time)
@@ -93,7 +93,7 @@ def test_remaining_rows_share_a_cell_with_kernel_probability(window, n_trees, an
 
 
 def test_mean_distance_of_categories_is_their_weight():
-    """Over the choice of the codes: ((1 + exp(-t w / 26)) / 2) ** 52."""
+    """The mean over random codes is ((1 + exp(-t w / 26)) / 2) ** 52."""
     rng, n, t, w = np.random.default_rng(5), 20_000, 0.7, 1.5
     apart = count_bits(as_codes(some_codes(rng, n)) ^ as_codes(some_codes(rng, n)))
     found = np.exp(-t * w * apart / APART)
@@ -103,7 +103,7 @@ def test_mean_distance_of_categories_is_their_weight():
 
 @pytest.mark.parametrize("kind", ["tree", "process"])
 def test_new_category_has_kernel_mass(kind):
-    """Never an error and never no mass: as far from every other category as these are from each other."""
+    """Its mass is positive: it is as far from every other category as these are from each other."""
     rng, n_trees = np.random.default_rng(3), 2000
     times = np.array([0.3, 1.0, 3.0] if kind == "tree" else [0.1, 0.3, 0.6])
     held = pool(30)

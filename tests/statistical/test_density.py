@@ -1,4 +1,4 @@
-"""A density integrates to 1 over all that a forest allows for, and looks like the density the data came from.
+"""A density integrates to 1 over its domain, and approximates the density of the data.
 
 For the false-alarm rate see the package: Monte-Carlo integrals are compared in units of their standard error, 1e-4
 for each case.
@@ -17,7 +17,7 @@ ESTIMATORS = [StreamingMPF, BatchMPF]
 N_SAMPLES = 40_000
 TOLERANCE = stats.norm.isf(ALARM / 2)
 
-# shallow trees and a prior with a say, so that no leaf is a needle that uniform samples would miss
+# shallow trees and a strong prior, so that no leaf is too narrow for uniform samples
 SHALLOW = {"max_depth": 4, "prior_strength": 2.0, "random_state": 31}
 
 
@@ -31,7 +31,7 @@ def fitted(estimator, X, **parameters):
 
 
 def integral_over(forest, low, high):
-    """Integral of the density over a box and its standard error."""
+    """Estimate the integral of the density over a box, and its standard error."""
     rng = np.random.default_rng(32)
     values = np.exp(forest.log_density(rng.uniform(low, high, size=(N_SAMPLES, len(low))))) * np.prod(high - low)
     return values.mean(), values.std() / np.sqrt(N_SAMPLES)
@@ -66,7 +66,7 @@ def test_density_over_known_world_integrates_to_one_minus_mass_outside(
 
 
 def log_tails(X, low, high, rate):
-    """Log-density of independent features, flat on [low, high] and exponential beyond, before normalisation."""
+    """Return the unnormalised log-density of independent features, flat on [low, high] and exponential beyond."""
     return -(rate * np.maximum(np.maximum(low - X, X - high), 0)).sum(axis=1)
 
 

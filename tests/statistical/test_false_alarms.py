@@ -1,9 +1,9 @@
-"""Rates of false alarms, as promised where rows could have come in any order.
+"""False alarm rates hold for exchangeable rows.
 
-A rate is measured over many fits, each with fresh rows to learn and fresh ones to judge. One fit scatters: of n
-calibration scores the share below the line is a Beta(k, n + 1 - k) with mean about the rate. The mean over the fits
-must lie within what that and the fresh rows allow, four standard errors, plus a bias that is stated: calibrating with
-trees that did not take a row, or by a process without its count, is not quite the same as a new row.
+A rate is measured over many fits, each with fresh rows to learn and to score. The rate of a single fit scatters: with n
+calibration scores it is Beta(k, n + 1 - k) with a mean of about the requested rate. The mean over the fits must lie
+within four standard errors, plus a stated bias: leaving a row out, by trees that did not take it or by its count, is
+not exactly the same as a new row.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ FORESTS = {
 
 
 def draw(kind, n, rng):
-    """Rows of a kind: a Gaussian, heavy tails, or two clusters of whole numbers with many ties."""
+    """Draw rows of a kind: a Gaussian, heavy tails, or two clusters of integers with many ties."""
     if kind == "heavy":
         return rng.standard_t(2, size=(n, 3))
     if kind == "ties":
@@ -82,7 +82,7 @@ def test_running_p_values_of_a_stream_are_uniform():
     rows = np.random.default_rng(21).normal(size=(8000, 3))
     p_values = StreamingMPF(window=128, n_estimators=30, random_state=0).detect_then_learn(rows).p_values[1500:]
     for alpha in (0.01, 0.05, 0.2, 0.5):
-        # shares of p-values that share their judges scatter more than those of independent ones
+        # p-values with shared calibration scores scatter more than independent ones
         assert abs((p_values <= alpha).mean() - alpha) < 5 * np.sqrt(alpha * (1 - alpha) / len(p_values)) + 0.1 * alpha
 
 
@@ -105,12 +105,12 @@ APART = 8  # readings between two alarms
 
 
 def autoregressive(n, phi, rng):
-    """Readings of which each is `phi` times the one before it, plus noise."""
+    """Return an autoregressive series: each reading is `phi` times the one before, plus noise."""
     return lfilter([1.0], [1.0, -phi], rng.normal(size=n))
 
 
 def alarms_begun(detected):
-    """Alarms begun for each 1,000 readings judged."""
+    """Return the number of alarms per 1,000 scored readings."""
     flagged = np.flatnonzero(detected.is_anomaly)
     n = 1 + np.count_nonzero(np.diff(flagged) > APART) if len(flagged) else 0
     return 1000 * n / np.count_nonzero(~np.isnan(detected.scores))
@@ -132,13 +132,13 @@ def test_normal_series_hardly_ever_raises_alarms(phi, n_series):
 
 def test_run_length_measures_clustering_of_unusual_rows():
     rng = np.random.default_rng(24)
-    spells = [mean_run_length(autoregressive(4000, phi, rng)) for phi in (0.0, 0.9, 0.99)]
-    assert 1 <= spells[0] < 1.5
-    assert spells[0] < spells[1] < spells[2]
+    lengths = [mean_run_length(autoregressive(4000, phi, rng)) for phi in (0.0, 0.9, 0.99)]
+    assert 1 <= lengths[0] < 1.5
+    assert lengths[0] < lengths[1] < lengths[2]
 
 
 def test_threshold_counts_alarms_not_rows_in_clusters():
-    """By rows the threshold would be lower, and an event as long as a false alarm would be missed."""
+    """Counting rows would lower the threshold, and miss events as long as a false alarm."""
     rows = autoregressive(3000, 0.98, np.random.default_rng(25))
     model = SeriesMPF(StreamingMPF(n_estimators=20, random_state=0)).fit(rows)
     run_length = model._views.run_length
@@ -150,7 +150,7 @@ def test_threshold_counts_alarms_not_rows_in_clusters():
 
 @pytest.mark.parametrize(("kind", "most"), [("gauss", 40), ("long tail", 60)])
 def test_noise_is_seldom_novel_with_much_history(kind, most, any_seed):
-    """About 9 and 19 of 20,000 readings are: more than `most` has a chance of less than one in a billion."""
+    """About 9 and 19 of 20,000 readings are novel; more than `most` has a probability below one in a billion."""
     rng = np.random.default_rng(any_seed)
     noise = rng.normal(size=(24_096, 1)) if kind == "gauss" else np.exp(rng.normal(size=(24_096, 1)))
     novelty = KnownReadings(1).judge_then_learn(noise, np.full(noise.shape, np.nan))

@@ -1,4 +1,4 @@
-"""Verdicts within groups: under the null each group is flagged at the rate asked for; without, a small one is not."""
+"""Verdicts by group: under the null each group is flagged at the requested rate; without groups, small ones are not."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
 """The lifetime is a bandwidth: two points share a cell at time t with probability exp(-t * distance).
 
-So the expected mass of a row's cell is a Laplace kernel density. For the false-alarm rate see the package.
-z-scores are read against the normal distribution, which thousands of trees allow.
+So the expected mass of a row's cell is a Laplace kernel density. For the false-alarm rate see the package. With
+thousands of trees, z-scores are compared with the normal distribution.
 """
 
 from itertools import combinations
@@ -44,7 +44,7 @@ def test_points_share_a_cell_with_laplace_kernel_probability(kind, n_features, w
 
 
 def laplace_density(X, held, times, weights):
-    """The kernel density that masses at `times` estimate, (n, S)."""
+    """Return the kernel density that masses at `times` estimate, (n, S)."""
     distances = cdist(X * weights, held * weights, "cityblock")
     return np.exp(-times[:, None, None] * distances).mean(axis=2).T
 
@@ -54,7 +54,7 @@ def held_rows(n_features, n_rows=30):
 
 
 def new_rows(n_features):
-    """Between the held rows, at their edge, and far from all of them."""
+    """Return rows between the fitted rows, at their edge, and far away."""
     rng = np.random.default_rng(4)
     near = rng.uniform(0.2, 0.8, size=(6, n_features))
     edge = rng.uniform(-0.4, 1.4, size=(6, n_features))
@@ -71,7 +71,7 @@ def forest_of(kind, n_trees, weights, seed=5):
 
 
 def masses_by_tree(forest, X, times):
-    """Mass of each row's cell at each time in each tree, (T, S, n)."""
+    """Return the mass of each row's cell at each time in each tree, (T, S, n)."""
     each = np.zeros((forest.n_estimators, len(times), len(X)))
     walks.cell_masses(forest.forest_, forest.posterior_.inside, X, times, np.empty((len(times), 0)), each)
     return np.exp(each)
@@ -90,7 +90,7 @@ def test_forest_mean_mass_converges_to_laplace_kernel_density(kind, weights, n_t
     np.testing.assert_allclose(mass, each.mean(axis=0).T, rtol=1e-10)
     truth = laplace_density(X, held, times, weights)
     error = each.std(axis=0, ddof=1).T / np.sqrt(n_trees)
-    # a mass that is the same in every tree has no Monte-Carlo error, only rounding and the last of the prior
+    # a mass that is equal in all trees has no Monte-Carlo error, only rounding and a remnant of the prior
     z = np.abs(mass - truth) / np.maximum(error, 1e-9 * truth)
     assert z.max() < stats.norm.isf(ALARM / 2 / z.size)
 

@@ -1,8 +1,8 @@
-"""Draws from the posterior of a whole forest, every Beta by itself: moments and intervals against what was drawn.
+"""Moments and intervals match draws from the posterior of a whole forest, Beta by Beta.
 
-For the false-alarm rate see the package. Means and variances are read as z-scores over DRAWS draws. Coverage has,
-beside the chance of draws, the error of taking a product of Betas for a Beta; it is allowed SLACK for that, and more
-for bounds of less than one in a million: in empty cells within empty cells, all shares are close to all or nothing.
+For the false-alarm rate see the package. Means and variances are compared by z-scores over DRAWS draws. Coverage has an
+error beyond that of the draws, because a product of Betas is approximated by a Beta: allow SLACK, and more for bounds
+below one in a million, since in empty cells within empty cells all shares are close to 0 or 1.
 """
 
 import numpy as np
@@ -37,7 +37,7 @@ def forest_and_rows(kind, gamma):
 
 
 def drawn_log_masses(forest, X, lifetime):
-    """Log-masses of rows under draws of the whole posterior, (n, T, DRAWS)."""
+    """Return log-masses of rows under draws of the whole posterior, (n, T, DRAWS)."""
     places, weights = places_of_rows(forest, X) if lifetime is None else cells_of_rows(forest, X, lifetime)
     rng = np.random.default_rng(11)
     logs = np.empty((*places.shape, DRAWS))
@@ -75,7 +75,7 @@ def test_intervals_cover_the_stated_share_of_draws(kind, gamma, lifetime, level)
     bounds = forest.credible_interval(X, level, lifetime).T[:, :, None]
     chance = stats.norm.isf(ALARM / (4 * len(X))) * np.sqrt(0.25 / DRAWS)
     for bound, p in zip(bounds, [(1 - level) / 2, (1 + level) / 2], strict=True):
-        # near 0 and 1 floats cannot tell masses apart, and a bound may fall on such a step
+        # near 0 and 1 floats cannot distinguish masses, and a bound may fall on such a step
         log_bound = np.log(np.maximum(bound, TINY))
         below, up_to = (logs < log_bound - NEAR).mean(axis=1), (logs <= log_bound + NEAR).mean(axis=1)
         below[bound[:, 0] == 0] = 0.0

@@ -1,6 +1,6 @@
-"""Cuts follow the law of a Mondrian process: exponential in time, proportional to length, uniform in place.
+"""Cuts follow the law of a Mondrian process: exponential in time, proportional to length, uniform in location.
 
-For the false-alarm rate see the package. Seeds are other ones in every run.
+For the false-alarm rate see the package. Every run has other seeds.
 """
 
 from itertools import combinations
@@ -24,7 +24,7 @@ WEIGHTS = [[1.0, 1.0, 1.0], [3.0, 0.5, 0.25], [2.0, 0.0, 1.0]]
 
 
 class Cuts(NamedTuple):
-    """All cuts of a forest, one row each."""
+    """Return all cuts of a forest, one per row."""
 
     depth: Array
     wait: Array  # time since the cut above
@@ -136,7 +136,7 @@ def test_random_weights_are_exponential_over_spread_up_to_their_common_scale(any
 
 
 def rows_in_trees(n_rows, n_chosen, seed):
-    """Which of `n_rows` rows each tree holds, bool (T, n_rows)."""
+    """Return which of `n_rows` rows each tree holds, bool (T, n_rows)."""
     X = np.arange(n_rows, dtype=np.float64)[:, None]
     stream = StreamingMPF(n_estimators=N_TREES, max_samples=n_chosen, random_state=seed).fit(X)._stream
     held = stream.is_member(stream.store.held)
@@ -155,6 +155,6 @@ def test_every_subset_of_rows_is_equally_likely_for_a_tree(any_seed):
 def test_every_row_is_equally_likely_to_be_in_a_tree(n_chosen, any_seed):
     n_rows = 40
     included, p = rows_in_trees(n_rows, n_chosen, any_seed).sum(axis=0), n_chosen / n_rows
-    # inclusions are negatively correlated; this scale makes the sum of squares chi-square all the same
+    # inclusions are negatively correlated; with this scale the sum of squares is still chi-square
     scale = N_TREES * p * (1 - p) * n_rows / (n_rows - 1)
     assert stats.chi2(n_rows - 1).sf(((included - N_TREES * p) ** 2).sum() / scale) > RARE

@@ -1,8 +1,8 @@
-"""Private releases: the noise has its law, and an audit that could refute epsilon does not; one with less noise fails.
+"""Private releases: the noise has its law, and an audit does not refute epsilon; with less noise it does.
 
 The audit compares releases of neighbouring tables. If they are epsilon-differentially private, no event is more than
-exp(epsilon) times as likely with one table as with the other. On one half of the releases it looks for the event that
-tells the tables apart best, on the other half it bounds the probabilities of that event.
+exp(epsilon) times as likely with one table as with the other. On one half of the releases it searches for the event
+that best distinguishes the tables; on the other half it bounds the probabilities of that event.
 """
 
 from math import log
@@ -56,7 +56,7 @@ def counted(rows):
 
 
 def releases(forest, row, epsilon, n, seed):
-    """What tells whether the row is there: how many rows releases count in its leaves, and in all, (n, 2)."""
+    """Return statistics that reveal the row: the counts of releases in its leaves, and in total, (n, 2)."""
     leaves, words = forest.leaves(row[None])[0], words_of(seed)
     found = []
     for _ in range(n):
@@ -67,14 +67,14 @@ def releases(forest, row, epsilon, n, seed):
 
 
 def bound(hits, n, alarm):
-    """A lower bound of the logarithm of a ratio of probabilities, given how often the event was seen in n trials."""
+    """Return a lower bound of a log ratio of probabilities, given how often the event occurred in n trials."""
     low = beta.ppf(alarm / 4, hits[0], n - hits[0] + 1) if hits[0] else 0.0
     high = beta.ppf(1 - alarm / 4, hits[1] + 1, n - hits[1]) if hits[1] < n else 1.0
     return log(low / high) if low > high else 0.0
 
 
 def least_epsilon(with_it, without, alarm):
-    """A lower bound of epsilon, wrong with a probability of at most `alarm`."""
+    """Return a lower bound of epsilon, wrong with a probability of at most `alarm`."""
     half, best = len(with_it) // 2, 0.0
     for pair in ((with_it, without), (-without, -with_it)):
         scores = [part @ [1.0, -1.0] for part in pair]  # of a leaf against the others
@@ -104,7 +104,7 @@ def test_audit_detects_noise_that_ignores_sharing_among_trees(monkeypatch):
 
 
 def test_audit_is_sharp():
-    """Of two geometric counts that differ by one, it finds most of epsilon."""
+    """For two geometric counts that differ by one, the audit finds most of epsilon."""
     n, units = 40_000, int(1.5 * privacy._UNIT)
     drawn = privacy.discrete_laplace(np.full(2 * n, units), words_of(0)).astype(float)
     pairs = [np.column_stack([part, np.zeros(n)]) for part in (drawn[:n] + 1, drawn[n:])]

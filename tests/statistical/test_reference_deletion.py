@@ -1,7 +1,7 @@
-"""The reference's insertion and deletion leave a tree with the law of one sampled from the rows it holds.
+"""Insertion and deletion in the reference preserve the law of a tree sampled from its rows.
 
-The kernels follow the reference draw for draw, so what holds for its trees holds for theirs. For the false-alarm rate
-see the package.
+The kernels match the reference draw for draw, so their trees have the same law. For the false-alarm rate see the
+package.
 """
 
 from itertools import combinations
@@ -32,7 +32,7 @@ def fresh_tree(rng, rows, lifetime=np.inf, max_depth=np.inf):
 
 
 def tree_after(rng, history, lifetime=np.inf, max_depth=np.inf, *, n_sampled=0):
-    """A tree that lived through a history, of which the first rows came all at once."""
+    """Return a tree after a history of updates, the first rows of which arrived together."""
     tree = naive.empty_tree(WEIGHTS)
     if n_sampled:
         tree = fresh_tree(rng, [POINTS[i] for i in history[:n_sampled]], lifetime, max_depth)
@@ -45,7 +45,7 @@ def tree_after(rng, history, lifetime=np.inf, max_depth=np.inf, *, n_sampled=0):
 
 
 def summary(tree):
-    """What tells trees of the same rows apart: the root cut's time and place; how many cuts, when and how deep."""
+    """Return statistics of a tree: time and location of the root's cut; number, times and depths of cuts."""
     root, cuts = tree.root, [j for j in naive.preorder(tree.root) if not j.is_leaf]
     place = -1.0
     if cuts:  # the weighted sides of the box, aligned end to end
@@ -87,7 +87,7 @@ def test_points_separate_at_exponential_time_with_rate_of_distance(history):
 
 
 def root_times_without_the_last_of_three(delete, max_depth=np.inf):
-    """Root times of trees of 0, 1 and 3 from which 3 was deleted: exponential with rate 1 if deletion is right."""
+    """Return root times of trees of 0, 1 and 3 after deleting 3: Exp(1) if deletion preserves the law."""
     times = []
     for rng in generators(57, 4 * N_TREES):
         tree = naive.sample_mondrian_tree(rng, [[0.0], [1.0], [3.0]], [1.0], np.inf, max_depth)
@@ -106,14 +106,14 @@ def test_deletion_by_contraction_preserves_law_of_root_time(max_depth):
 
 
 def test_deletion_by_rescaling_breaks_law_of_root_time():
-    """The mean is 11/9: 1 where the root stays (a third), 1/3 + 1 where the cut of 0 and 1 takes its place."""
+    """The mean is 11/9: 1 where the root remains (a third), 1/3 + 1 where the cut of 0 and 1 replaces it."""
     times, pvalue = root_times_without_the_last_of_three(naive.delete_point_by_rescaling)
     assert pvalue < 1e-6
     assert times.mean() == pytest.approx(11 / 9, abs=0.12)
 
 
 def assert_sound(tree, rows, lifetime, max_depth):
-    """Everything a tree stores, worked out again from its rows and cuts."""
+    """Check everything that a tree stores, recomputed from its rows and cuts."""
     assert sorted(naive.rows_below(tree.root)) == sorted(rows)
     again = naive.plant(rows, WEIGHTS, lifetime, tree.domain)
     assert tree.world == again.world

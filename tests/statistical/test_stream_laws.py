@@ -1,6 +1,6 @@
-"""Trees on a stream, as compiled: whatever came and went, they have the law of trees grown from scratch.
+"""Compiled trees on a stream have the law of trees grown from scratch, after any updates.
 
-For the false-alarm rate see the package. Of statistics with ties the Kolmogorov-Smirnov test only raises fewer alarms.
+For the false-alarm rate see the package. With ties, the Kolmogorov-Smirnov test only raises fewer alarms.
 """
 
 from datetime import timedelta
@@ -31,9 +31,9 @@ WEIGHTS = {1: [[1.0], [2.5]], 2: [[1.0, 1.0], [0.4, 3.0]], 5: [[1.0] * 5, [0.5, 
 
 
 def pool(n_features):
-    """Points that come and go. The first eight stay: scattered, two equal, two with a coordinate in common, on a line.
+    """Return points to insert and delete. The first eight remain: scattered, two equal, two with a common coordinate.
 
-    Of the others some are equal to those, some lie between them and some far out.
+    Of the others some are equal to these, some lie between them and some far out.
     """
     rng = np.random.default_rng(n_features)
     X = rng.uniform(size=(20, n_features))
@@ -46,7 +46,7 @@ def pool(n_features):
 
 
 def history(n_points, n_steps=100):
-    """Numbers of points: one that is not there comes, one that is there goes; at the end those that stay are there."""
+    """Draw a history of point numbers: an absent point arrives, a present one leaves; permanent points remain."""
     rng = np.random.default_rng(n_steps)
     wandering = rng.integers(n_points, size=n_steps)
     is_there = np.bincount(wandering, minlength=n_points) % 2 == 1
@@ -55,7 +55,7 @@ def history(n_points, n_steps=100):
 
 
 def forest_after(steps, X, weights, n_trees, *, seed, lifetime=np.inf, max_depth=None):
-    """Trees that lived through a history from its first point on."""
+    """Return trees after a history of insertions and deletions."""
     drawing = plan(n_trees, weights, seed=seed, lifetime=lifetime, max_depth=max_depth)
     forest = grow.empty_forest(drawing, seed_states(drawing.seed, n_trees))
     forest = forest._replace(weights=np.tile(np.asarray(weights, np.float64), (n_trees, 1)))
@@ -80,7 +80,7 @@ def forest_after(steps, X, weights, n_trees, *, seed, lifetime=np.inf, max_depth
 
 
 def depths(forest, X):
-    """Depth of the leaf of each row, (T, n)."""
+    """Return the depth of the leaf of each row, (T, n)."""
     trees, nodes, depth = np.arange(len(forest.root))[:, None], cells(forest, X, np.inf), 0
     while (nodes != forest.root[:, None]).any():
         depth = depth + (nodes != forest.root[:, None])
@@ -89,7 +89,7 @@ def depths(forest, X):
 
 
 def statistics(forest, held, probes, weights):
-    """What tells trees of the same points apart: numbers, of which some may be ties, and counts."""
+    """Return statistics of trees of the same points: numbers, possibly with ties, and counts."""
     trees, low = np.arange(len(forest.root)), held.min(axis=0)
     feature, cut = forest.feature[trees, forest.root], forest.cut[trees, forest.root]
     sides = weights * (held.max(axis=0) - low)  # aligned end to end, for the place of the root's cut
@@ -109,7 +109,7 @@ def statistics(forest, held, probes, weights):
 
 
 def same_law(one, other):
-    """P-value of a chi-squared test of two samples of whole numbers, rare ones taken together."""
+    """Return the p-value of a chi-squared test of two samples of integers, with rare ones pooled."""
     values, places = np.unique(np.concatenate([one, other]), return_inverse=True)
     table = np.stack([np.bincount(part, minlength=len(values)) for part in np.split(places, [len(one)])])
     is_rare = table.sum(axis=0) < 20
@@ -141,7 +141,7 @@ def test_trees_after_many_updates_have_law_of_fresh_trees(n_features, lifetime, 
 @pytest.mark.parametrize("max_depth", mostly_slow([None, 1, 2], 0, 1))
 @pytest.mark.parametrize("comes_last", mostly_slow([0.0, 1.0, 3.0], 1, 2))
 def test_deleting_far_point_leaves_exponential_root_time(comes_last, max_depth, n_trees, any_seed):
-    """Of 0, 1 and 3, whichever came last, 3 goes: what cuts 0 from 1 comes after an Exp(1) time, of mean 1."""
+    """Delete 3 from 0, 1 and 3 in any order: the cut between 0 and 1 comes after an Exp(1) time."""
     X = np.array([[0.0], [1.0], [3.0]])
     X = np.concatenate([X[X[:, 0] != comes_last], [[comes_last]]])
     steps = [0, 1, 2, int(np.flatnonzero(X == 3.0)[0])]
@@ -154,11 +154,11 @@ def root_times(forest):
     return forest.time[np.arange(len(forest.root)), forest.root]
 
 
-# ---- two points share a cell with the probability of the Laplace kernel ----------------------------------------------
+# ---- the Laplace kernel ----------------------------------------------------------------------------------------------
 
 
 def assert_laplace(forest, held, weights):
-    """In the share exp(-t * distance) of trees two points are in one cell at time t, for all pairs and several t."""
+    """Check that all pairs share a cell at time t in a share exp(-t * distance) of the trees, for several t."""
     pairs, times, n_trees = list(combinations(range(len(held)), 2)), [0.1, 0.5, 2.0], len(forest.root)
     for time in times:
         cell = cells(forest, held, time)
@@ -200,7 +200,7 @@ def test_points_of_detector_share_a_cell_with_laplace_kernel_probability(window,
 @pytest.mark.parametrize("n_trees", SIZES)
 @pytest.mark.parametrize("window", mostly_slow([Window(7), Window(duration=9.0), Reservoir(7)], 2), ids=str)
 def test_sampled_trees_have_law_of_trees_on_uniform_samples(window, n_trees):
-    """Every pair of points is as likely as any other to be in a sample, and those that are share cells as ever."""
+    """All pairs of points are equally likely in a sample, and share cells with the kernel's probability."""
     X, weights, size = pool(5), np.array(WEIGHTS[5][1]), 3
     rows = X[np.random.default_rng(67).integers(len(X), size=150)]
     detector = StreamingMPF(
@@ -213,7 +213,7 @@ def test_sampled_trees_have_law_of_trees_on_uniform_samples(window, n_trees):
     is_member = detector._stream.points.links[:, detector._stream.store.held, 2] != NONE
     assert (is_member.sum(axis=1) == size).all()
     found = {pair: is_member[:, pair].all(axis=1) for pair in combinations(range(n), 2)}
-    # a tree holds three pairs that have points in common, so the counts of pairs scatter less than if drawn one by one
+    # the three pairs of a tree share points, so counts of pairs scatter less than independent ones
     scatter = sum((together.sum() - n_trees * 6 / (n * (n - 1))) ** 2 for together in found.values())
     assert stats.chi2.sf(scatter / (n_trees * 6 / (n * (n - 1))), len(found) - 1) > ALARM / 2
     assert stats.chisquare(is_member.sum(axis=0)).pvalue > ALARM / 2
@@ -229,7 +229,7 @@ def test_sampled_trees_have_law_of_trees_on_uniform_samples(window, n_trees):
 
 
 def samples(policy, steps, n_runs, seed, times=None):
-    """Which arrivals a reservoir holds in the end, bool (n_runs, arrivals). Step ~i deletes arrival i if it is held."""
+    """Return which arrivals a reservoir holds, bool (n_runs, arrivals). Step ~i deletes arrival i if it is held."""
     n = max(steps) + 1
     times = np.full(n, np.nan) if times is None else times
     found = np.zeros((n_runs, n), np.bool_)
@@ -248,7 +248,7 @@ def samples(policy, steps, n_runs, seed, times=None):
 
 
 def assert_law(found, expected):
-    """The sets found are those of `expected`, {set: probability}, as often as that says."""
+    """Check that the sets found have the probabilities of `expected`, {set: probability}."""
     seen = dict.fromkeys(expected, 0)
     for row in found:
         seen[frozenset(np.flatnonzero(row).tolist())] += 1
@@ -257,7 +257,7 @@ def assert_law(found, expected):
 
 
 def law_of_two(weights, deleted=()):
-    """Two of several things drawn one after the other in proportion to their weights, then some of them taken away."""
+    """Return the law of two draws without replacement in proportion to weights, after removals."""
     shares, law = np.array(weights) / np.sum(weights), {}
     for i, j in combinations(range(len(shares)), 2):
         left = frozenset({i, j} - set(deleted))
@@ -284,7 +284,7 @@ def test_half_life_halves_probability_in_reservoir(by_time, deleted, n_runs):
 
 @pytest.mark.parametrize("n_fitted", mostly_slow([0, 5, 15, 30, 40], 2))
 def test_every_arrival_is_equally_likely_in_reservoir_of_detector(n_fitted, monkeypatch):
-    """Whether rows came by `fit` or after it; by default the sample of a table continues as one of the whole stream."""
+    """Rows arrive in `fit` or later; by default the sample of a table continues as that of the whole stream."""
     n_runs, n, most, X = 400, 40, 10, np.arange(40.0)[:, None]
     monkeypatch.setattr("polyaforest.detectors.streaming._LEAST_HELD", most)
     seen = np.zeros(n)
@@ -307,13 +307,13 @@ def test_every_arrival_is_equally_likely_in_reservoir_of_detector(n_fitted, monk
 
 
 def assert_as_likely(found, some, others, weights):
-    """Some arrivals are held as often as others, relative to their weights."""
+    """Check that arrivals are held in proportion to their weights."""
     gaps = (found / weights)[:, some].mean(axis=1) - (found / weights)[:, others].mean(axis=1)
     assert abs(gaps.mean()) < stats.norm.isf(ALARM / 2) * gaps.std(ddof=1) / np.sqrt(len(gaps))
 
 
 def test_deletions_do_not_favour_later_points_in_large_reservoir():
-    """Places left free, here about every fourth, are not simply filled with what comes next."""
+    """Free places, here about every fourth, must not simply go to the next arrivals."""
     n_old, n_new, deleted = 200, 20, range(50, 100)
     steps = [*range(n_old), *(~i for i in deleted), *range(n_old, n_old + n_new)]
     found = samples(Reservoir(50), steps, 200, 73)
@@ -334,7 +334,7 @@ def test_deletions_do_not_favour_later_points_in_small_reservoir(most, half_life
     assert_as_likely(found, [0, 4], [6, 7], weights)
 
 
-# ---- the same in any chunks ----------------------------------------------------------------------------------------
+# ---- chunks and threads --------------------------------------------------------------------------------------------
 
 
 def chunked(X, sizes):
@@ -390,7 +390,7 @@ def test_scores_and_trees_do_not_depend_on_chunks_or_threads(window, max_depth, 
 
 
 def assert_same_forest(one, other):
-    """The same down to the generators, whatever room there is beside."""
+    """Check that forests are equal, including generators, except for spare capacity."""
     for part, theirs in zip(one.forest_, other.forest_, strict=True):
         room = tuple(map(slice, map(min, part.shape, theirs.shape)))
         assert_array_equal(part[room], theirs[room])

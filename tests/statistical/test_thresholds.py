@@ -1,4 +1,4 @@
-"""Rates that are promised and rates that come about: false alarms and false discoveries, by simulation.
+"""Stated and simulated rates of false alarms and false discoveries agree.
 
 For the false-alarm rate of the tests themselves see the package.
 """
@@ -59,7 +59,7 @@ def test_false_discoveries_stay_within_rate_with_shared_calibration(rate):
 
 
 def rates_of_streams(streams, n, alpha):
-    """The share of the scores of each stream whose running p-value is small, once the calibration is full."""
+    """Return the share of scores of each stream with a small running p-value, once the calibration is full."""
     arrivals = np.arange(streams.shape[1])
     return np.array([(running_p_values(RunningCalibration(n), row, arrivals)[n:] <= alpha).mean() for row in streams])
 

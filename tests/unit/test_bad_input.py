@@ -1,4 +1,4 @@
-"""Bad input is refused at the door with a message that says where, and nothing is changed by it."""
+"""Bad input raises an error that names the cell, and changes nothing."""
 
 import pickle
 
@@ -29,7 +29,7 @@ def build(estimator, **parameters):
 
 
 def methods(estimator):
-    """All methods that read rows, with their other arguments."""
+    """Return all methods that read rows, with their other arguments."""
     return (
         READERS
         | {"fit": {}, "fit_predict": {}}

@@ -1,4 +1,4 @@
-"""Every invariant that `check_forest` promises is one it can see broken."""
+"""`check_forest` detects violations of every invariant."""
 
 from __future__ import annotations
 
@@ -64,19 +64,19 @@ def streamed(max_depth):
 
 @pytest.fixture
 def tree():
-    """Two Mondrian trees over all rows, with arrays of their own."""
+    """Return two Mondrian trees over all rows, with their own arrays."""
     return own(grown_trees())
 
 
 @pytest.fixture
 def process():
-    """Two Mondrian processes that leave some of the rows outside."""
+    """Return two Mondrian processes with some rows outside."""
     return own(sampled_processes())
 
 
 @pytest.fixture
 def stream():
-    """Three Mondrian trees that hold points, with slots to spare for both."""
+    """Return three Mondrian trees that hold points, with spare slots for both."""
     forest, points, held = streamed(DEPTH)
     assert forest.size.max() < forest.left.shape[1]
     assert len(held) < len(points.values)
@@ -88,7 +88,7 @@ def own(arrays):
 
 
 def inner(forest):
-    """An internal node whose left child is internal too, other than the root."""
+    """Return an internal node other than the root whose left child is internal too."""
     is_inner = forest.feature[T] != NONE
     slots = range(1, forest.size[T])
     return next(j for j in slots if is_inner[j] and is_inner[forest.left[T, j]])
@@ -333,7 +333,7 @@ def cut_is_inside_the_region(forest):
 
 
 def cut_is_inside_a_region_far_above(forest):
-    """The cut of a node below the left child of the root's, along the same feature and beyond the root's cut."""
+    """Move the cut of a node below the root's left child beyond the root's cut, along the same feature."""
     root = forest.root[T]
     j = forest.right[T, forest.left[T, root]]
     forest.feature[T, j] = forest.feature[T, root]
@@ -478,7 +478,7 @@ def test_detects_leaves_that_do_not_end_at_the_lifetime(stream):
 
 @pytest.fixture
 def emptied():
-    """A stream whose points were all deleted."""
+    """Return a stream whose points were all deleted."""
     model = StreamingMPF(window=4, n_estimators=2, random_state=0).partial_fit(ROWS)
     model.delete(model.keys_)
     return Held(model._stream.forest, model._stream.points, model._stream.store.held)
@@ -516,7 +516,7 @@ def test_a_process_is_never_empty(process):
 
 
 def other_arrays(array):
-    """Arrays that are not what `array` should be: of another type, or cut down along one axis."""
+    """Yield variants of `array` with another type, or shortened along one axis."""
     yield array.astype(np.float32)
     yield array.astype(array.dtype.newbyteorder())
     yield array[..., None]
@@ -570,7 +570,7 @@ def test_only_trees_may_have_an_empty_domain(tree, process):
 
 
 def full_leaf(stream):
-    """A leaf that holds at least three points, and the first three."""
+    """Return a leaf with at least three points, and its first three."""
     is_leaf = stream.forest.feature[T] == NONE
     j = next(j for j in np.flatnonzero(is_leaf) if stream.forest.counts[T, j] > 2)
     a = stream.points.head[T, j]
@@ -588,7 +588,7 @@ def free_slot(stream):
 
 
 def unlink(stream, slot):
-    """Take a point out of its list, leaving a good list behind."""
+    """Remove a point from its list, leaving a valid list."""
     head, links = stream.points.head[T], stream.points.links[T]
     before, after, j = links[slot]
     if before == NONE:
@@ -802,7 +802,7 @@ def test_a_process_keeps_no_points(process, stream):
 
 
 def chain(n):
-    """A Mondrian process of `n` cuts, each on the right of the one before."""
+    """Return a Mondrian process of `n` cuts, each to the right of the one before."""
     inner, size = np.arange(n), 2 * n + 1  # cut k is node k, and node n + k is the leaf on its left
     nodes = {name: np.full((1, size), NONE, np.int32) for name in ("left", "right", "parent", "feature")}
     nodes["left"][0, :n], nodes["right"][0, :n] = n + inner, np.append(inner[1:], 2 * n)
@@ -841,12 +841,12 @@ def test_accepts_tree_of_maximal_depth():
 
 
 def victims():
-    """What is to be tampered with."""
+    """A forest to tamper with."""
     return [streamed(None), streamed(DEPTH), Held(sampled_processes(), None, None)]
 
 
 def assert_true_to(forest, t, rows, j, region, born):
-    """The subtree of `j`, born at that time, is one of a Mondrian tree, or process, over exactly those rows."""
+    """Check that the subtree of `j` is a valid Mondrian tree or process over exactly these rows."""
     is_boxed = forest.lower.shape[2] > 0
     assert forest.counts[t, j] == len(rows)
     assert born <= forest.time[t, j]
@@ -870,7 +870,7 @@ def assert_true_to(forest, t, rows, j, region, born):
 
 
 def assert_same_in_what_matters(case, original):
-    """Nothing differs but what is free to: how and when a cut parts the same points, a point within its leaf's box."""
+    """Check that only free values differ: location and time of cuts, and points within the box of their leaf."""
     free = {"feature", "cut", "time", "values", "weights", "rng", "domain"}
     for part, before in zip(case, original, strict=True):
         for name in set(getattr(part, "_fields", ())) - free:
@@ -888,7 +888,7 @@ def assert_same_in_what_matters(case, original):
 
 
 def numbers(dtype):
-    """Any number of a type, most of all those that do harm."""
+    """Draw a number of a type, preferably a harmful one."""
     if dtype.kind == "f":
         harmful = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, 5e-324, 1.7e308, -1.7e308]
         return st.one_of(st.sampled_from(harmful), st.floats(0, 1), st.floats(allow_nan=True))
@@ -898,7 +898,7 @@ def numbers(dtype):
 
 @st.composite
 def edits(draw, arrays):
-    """Some entries of some arrays, and what is written there: (array, place, number), or an entry elsewhere in it."""
+    """Draw changes of arrays: (array, place, number), or a number from elsewhere in the array."""
     found = []
     for _ in range(draw(st.integers(1, 5))):
         name = draw(st.sampled_from(sorted(name for name, array in arrays.items() if array.size)))

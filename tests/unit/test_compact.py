@@ -1,4 +1,4 @@
-"""Compact states: small, exact, and derived trees that no author of bytes can make disagree with their points."""
+"""Compact states: small, exact, and always consistent after loading, even from crafted bytes."""
 
 import io
 import random
@@ -18,7 +18,7 @@ ROWS = np.random.default_rng(3).normal(size=(900, 3))
 
 @pytest.fixture(scope="module")
 def full():
-    """A full window of 256 x 3 with 100 trees."""
+    """Return a forest of 100 trees with a full window of 256 x 3."""
     return judged(StreamingMPF(random_state=0, window=256), ROWS)
 
 
@@ -79,7 +79,7 @@ def test_loaded_stream_is_equal_and_continues_equally(name):
 
 
 def test_bytes_do_not_depend_on_chunks(full):
-    """Not of slots that were taken in chunks, nor of room for nodes that are gone."""
+    """They contain neither slots taken in chunks nor capacity for removed nodes."""
     twin = StreamingMPF(random_state=0, window=256)
     for row in ROWS[:40]:
         twin.detect_then_learn(row[None])
@@ -165,7 +165,7 @@ def test_rejects_block_with_full_trees_beside_compact_ones(full):
 
 
 def test_rejects_small_block_that_needs_much_memory(full):
-    """Half of the points in one tree, and as many trees with one point each: stacked, they would fill the memory."""
+    """One tree with half of the points and many trees with one point each would exhaust memory when stacked."""
     header, arrays = unpack(full.to_bytes())
     n_trees, n_points = 40_000, 150_000
     part = {name.removeprefix("compact/"): array for name, array in arrays.items() if name.startswith("compact/")}
@@ -207,7 +207,7 @@ def test_keys_of_every_type_survive():
 
 
 def test_crafted_blocks_are_rejected_or_valid(blocks, any_seed):
-    """A short version of the fuzzing: what is not refused has passed the whole audit of files."""
+    """Short version of the fuzz test: accepted files have passed all checks."""
     rng = random.Random(any_seed)
 
     for _ in range(150):
@@ -225,7 +225,7 @@ def test_crafted_blocks_are_rejected_or_valid(blocks, any_seed):
 
 @pytest.mark.parametrize("lie", [[np.inf, np.inf], [1.0, np.nan], [2.0, 1.0]])
 def test_rejects_score_times_that_do_not_increase(full, lie):
-    """Without a warning: differences of infinite numbers would give one."""
+    """No warning is raised, as by differences of infinite numbers."""
     header, arrays = unpack(full.to_bytes())
     grid = arrays["stream/grid"].copy()
     grid[:2] = lie

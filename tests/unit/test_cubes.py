@@ -1,4 +1,4 @@
-"""Categories: the side of a box along them, question by question; in kernels and in NumPy."""
+"""Cubes of categories, in kernels and in NumPy."""
 
 from __future__ import annotations
 

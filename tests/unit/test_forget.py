@@ -1,4 +1,4 @@
-"""The right to be forgotten: of a point that has left, by request or in its turn, nothing can be found any more."""
+"""The right to be forgotten: a point that was deleted or expired leaves no trace."""
 
 import copy
 import struct
@@ -27,20 +27,20 @@ def build(**parameters):
 
 
 def patterns(point, *keys):
-    """What must not be found: each value of a point, either way round, and its keys."""
+    """Return the traces to search for: each value of a point, in both byte orders, and its keys."""
     values = {value for value in point.ravel().tolist() if value}
     numbers = {struct.pack(order + "d", value) for value in values for order in "<>"}
     return numbers | {str(key).encode() for key in keys} | {struct.pack("<q", k) for k in keys if isinstance(k, int)}
 
 
 def traces(forest, point, *keys):
-    """How many of those are found somewhere in a forest."""
+    """Count the traces in a forest."""
     found = bytes_of(forest)
     return sum(pattern in found for pattern in patterns(point, *keys))
 
 
 def look_around(forest):
-    """Have everything derived that can be: posterior, threshold, answers."""
+    """Derive all attributes: posterior, threshold, results."""
     for name, arguments in READERS.items():
         getattr(forest, name)(np.concatenate([ROWS, WIDE]), **arguments)
     assert not np.isnan(forest.offset_)
@@ -48,7 +48,7 @@ def look_around(forest):
     forest.p_value(ROWS)
 
 
-# ---- the search finds what there is ---------------------------------------------------------------------------------
+# ---- the search -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", [SECRET, HIDDEN], ids=["secret", "hidden"])
@@ -110,7 +110,7 @@ def test_deleted_point_leaves_no_trace(how, point, max_depth, looked_at):
 
 @pytest.mark.parametrize("place", [0, 1, 3, 7, 30])
 def test_deleted_point_leaves_no_trace_at_any_arrival(place):
-    """While features are still being weighed, too; then trees have to be grown anew, to weigh them without it."""
+    """Include arrivals during warm-up, where the trees must be rebuilt to weigh features without the point."""
     forest = build()
     for i, row in enumerate(ROWS[: place + 1]):
         forest.insert(SECRET[0] if i == place else row, key=NAME if i == place else None)
@@ -140,7 +140,7 @@ def test_equal_points_leave_no_trace():
 
 
 def test_cuts_that_only_separated_the_point_are_removed():
-    """Such a cut was drawn between the point and others, and would tell where it was."""
+    """The location of such a cut would reveal the point."""
     forest = build(n_estimators=10).partial_fit(ROWS[:15])
     forest.insert(SECRET[0], key=NAME)
     trees = forest.forest_
@@ -157,7 +157,7 @@ def test_cuts_that_only_separated_the_point_are_removed():
 
 
 def test_trees_match_those_without_the_point():
-    """Cuts that did not only part it from others stay as they were, to the bit."""
+    """Other cuts do not change, to the bit."""
     forest = build(n_estimators=10, max_samples=None).fit(ROWS[:15])
     before = [cuts_of(forest, t) for t in range(10)]
     forest.insert(SECRET[0], key=NAME)
@@ -172,7 +172,7 @@ def cuts_of(forest, t):
     return sorted(zip(*(part[t, inner].tolist() for part in (trees.feature, trees.cut, trees.time)), strict=True))
 
 
-# ---- in its turn ----------------------------------------------------------------------------------------------------
+# ---- expiry ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", [SECRET, HIDDEN], ids=["secret", "hidden"])

@@ -1,4 +1,4 @@
-"""Boxes: containment, distance and volume shares, at the edges and at the extremes."""
+"""Containment, distances and volume shares of boxes, at edges and extremes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compilation: what Python may call, and how often a helper is compiled."""
+"""Compilation of kernels and helpers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directory of compiled kernels: its name covers everything that decides their machine code."""
+"""The cache of compiled kernels: its directory name covers everything that affects machine code."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ new_directory = kernel_cache.kernel_directory.__wrapped__  # without the memory 
 
 @pytest.fixture(autouse=True)
 def root(tmp_path, monkeypatch):
-    """An empty cache, and Numba's settings as they were afterwards."""
+    """Provide an empty cache, and restore Numba's settings afterwards."""
     monkeypatch.setenv("POLYAFOREST_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(kernel_cache, "STATES_AT_IMPORT", source_states())  # an editor may be at work
     for name in ("BOUNDSCHECK", "CPU_NAME", "CPU_FEATURES", "OPT"):
@@ -123,7 +123,7 @@ def test_removes_empty_files_after_crash():
 
 @pytest.fixture
 def read_only(root, tmp_path, monkeypatch):
-    """A cache that cannot be written to; for root, who can write everywhere, by a flag that stands for it."""
+    """Provide a read-only cache; root can write everywhere, so simulate it."""
     monkeypatch.setattr(kernel_cache.tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     is_usable = kernel_cache._is_usable

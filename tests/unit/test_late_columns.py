@@ -1,4 +1,4 @@
-"""Streams that begin with missing values: learning, scoring, and late columns."""
+"""Streams that start with missing values: learning, scoring, and when a late column counts."""
 
 import re
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ def build(**parameters):
 
 
 def without(rows, k, first):
-    """Rows that lack the values of a column before row `first`."""
+    """Return rows without the values of a column before row `first`."""
     late = rows.copy()
     late[:first, k] = NAN
     return late
@@ -57,7 +57,7 @@ def test_first_row_with_gaps_has_score_of_any_first_row(missing):
 
 @pytest.mark.parametrize("missing", POLICIES)
 def test_column_without_values_changes_no_score(missing):
-    """A forest of the other columns, with the same trees, scores the same."""
+    """A forest on the other columns, with the same trees, gives the same scores."""
     rows = without(ROWS[:600], 2, 600)
     forest = build(missing=missing, feature_weights=[1.0, 0.05, 7.0], window=100)
     found = forest.detect_then_learn(rows)
@@ -73,7 +73,7 @@ def test_column_without_values_changes_no_score(missing):
 
 
 def test_column_without_values_uses_fast_path(monkeypatch):
-    """No row of it is completed, and chunks are as long as ever."""
+    """No row is completed, and chunks keep their length."""
     chunks = []
     run_chunk = learn.run_chunk
     monkeypatch.setattr(learn, "run_chunk", lambda *args: chunks.append(len(args[2].rows)) or run_chunk(*args))
@@ -85,7 +85,7 @@ def test_column_without_values_uses_fast_path(monkeypatch):
 
 @pytest.mark.parametrize("missing", POLICIES)
 def test_incomplete_rows_do_not_split_chunks(missing, monkeypatch):
-    """A tenth of the rows with gaps makes few more calls of the kernel than none."""
+    """With gaps in a tenth of the rows, the kernel is called only slightly more often."""
     n_calls = []
     run_chunk = learn.run_chunk
     monkeypatch.setattr(learn, "run_chunk", lambda *args: n_calls.append(1) or run_chunk(*args))
@@ -117,7 +117,7 @@ def test_late_column_counts_after_256_rows_without_false_alarms(missing, first):
 
 
 def test_late_column_is_weighed_by_its_own_scale():
-    """After its first 256 rows trees treat it as they do in a stream that always had it."""
+    """After its first 256 rows, trees treat the column as in a stream that always had it."""
     late, always = (build(n_estimators=100).partial_fit(table) for table in (without(ROWS, 2, 900), ROWS))
     assert_array_equal(late.points_, ROWS[-256:])
     shares = [(one.forest_.feature == 2).sum() / (one.forest_.feature >= 0).sum() for one in (late, always)]
@@ -246,7 +246,7 @@ def test_files_without_late_columns_omit_them():
 
 
 def test_series_contains_no_placeholders():
-    """The readings that a forest hands on lack the columns that have had no value."""
+    """Readings passed on by a forest have NaN in unknown columns."""
     forest = build(window=600).partial_fit(without(ROWS[:400], 2, 400))
     series = SeriesMPF.from_stream(forest)
     assert np.isnan(series.detect_then_learn(without(ROWS[400:500], 2, 100)).scores).all()

@@ -1,4 +1,4 @@
-"""Readers beside readers, writers alone, and Ctrl-C when it does no harm."""
+"""Readers-writer locks and deferred interrupts."""
 
 import signal
 import threading
@@ -15,7 +15,7 @@ SHORT = 0.05  # seconds in which something that can happen would have happened
 
 @contextmanager
 def running(*targets):
-    """Threads that are done by the end; what goes wrong in them goes wrong here."""
+    """Join threads at the end, and raise their exceptions here."""
     problems = []
 
     def run(target):
@@ -35,7 +35,7 @@ def running(*targets):
 
 
 def holder(enter, inside, leave):
-    """A target that enters, says so, and stays until it is told to leave."""
+    """Return a target that enters the block, signals this, and stays until it may leave."""
 
     def hold():
         with enter():
@@ -47,7 +47,7 @@ def holder(enter, inside, leave):
 
 @contextmanager
 def held(enter):
-    """Have another thread hold the lock; gives the event that lets it go, which happens at the end at the latest."""
+    """Let another thread hold the lock; yield the event that releases it, at the latest at the end."""
     inside, leave = threading.Event(), threading.Event()
     with running(holder(enter, inside, leave)):
         assert inside.wait(LONG)
@@ -58,7 +58,7 @@ def held(enter):
 
 
 def is_free(lock):
-    """Whether a writer, and then a reader, get in at once."""
+    """Return whether a writer, and then a reader, can take the lock at once."""
     done = threading.Event()
 
     def visit():
@@ -160,7 +160,7 @@ def test_writers_are_not_starved_by_readers():
 
 
 def test_waiting_reader_precedes_later_writer():
-    """A stream learned in a tight loop must not keep everyone else from scoring."""
+    """A stream that learns in a tight loop must not block scoring."""
     lock, stop, read = ReadersWriterLock(), threading.Event(), []
 
     def write():
@@ -205,7 +205,7 @@ def test_lock_is_released_after_interrupted_wait(how):
 
 
 def give_up_waiting(enter):
-    """Wait for a lock that is taken, and be interrupted before it is free."""
+    """Wait for a held lock, and be interrupted before it is free."""
 
     def press():
         time.sleep(SHORT)

@@ -1,4 +1,4 @@
-"""Margins of single features: their law, what they cost, and rows that are odd in one feature alone."""
+"""Margins of single features: their law, their costs, and rows that are unusual in one feature."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def with_constant(value, n=2000, seed=0):
 
 
 def test_tails_of_gaussian_match_the_law():
-    """The surprise at 2.5 to 5 deviations, to a sixth of the bits on average over forty features."""
+    """Compare the surprise at 2.5 to 5 deviations, averaged over forty features, to within a sixth of the bits."""
     rows = np.random.default_rng(0).normal(size=(2048, 40))
     found = Tails.of(rows)
     for deviations in (2.5, 3.5, 5.0):
@@ -80,7 +80,7 @@ def test_costs_are_the_sum_of_attributions():
 @pytest.mark.parametrize("n_features", [1, 3, 20])
 @pytest.mark.parametrize("kind", ["normal", "laplace", "student", "lognormal", "counts", "flags", "rounded"])
 def test_share_of_rows_beyond_margins_stays_within_rate(kind, n_features):
-    """One row in 2,048 is; here, over six draws with 4,000 new rows each, at most one in 400 (seeds are fixed)."""
+    """The rate is one row in 2,048; allow one in 400, over six draws with 4,000 new rows each (seeds are fixed)."""
     draw = {
         "normal": lambda rng, n: rng.normal(size=(n, n_features)),
         "laplace": lambda rng, n: rng.laplace(size=(n, n_features)),
@@ -229,7 +229,7 @@ def test_calibration_scores_include_margins(parameters):
 
 @pytest.mark.parametrize("parameters", LEFT_OUT.values(), ids=LEFT_OUT)
 def test_row_equal_to_a_point_held_is_not_more_anomalous(parameters):
-    """One of 601 points has a feature as far out, so the p-value of another one is not the smallest there is."""
+    """One of 601 points has a feature as far out, so the p-value is not the smallest possible."""
     forest = build(n_estimators=60, **parameters).fit(WITH_ODD)
     assert forest._stream.margins.costs(FAR + 0.01) > 0
     assert forest.p_value(FAR + 0.01) > 1.5 / 602

@@ -1,4 +1,4 @@
-"""Forests of numbers and categories: what is wrong with their arrays is found, and detectors treat them as others."""
+"""Forests of numbers and categories: checks of their arrays, and detectors on mixed data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fresh(forest):
 
 
 def question(forest):
-    """The first node of tree 0 that asks a question."""
+    """Return the first node of tree 0 that is cut by a question."""
     return int(np.flatnonzero((forest.feature[0] >= 1) & (forest.left[0] >= 0))[0])
 
 
@@ -84,7 +84,7 @@ def test_detects_corruption_of_cubes(corrupt):
 
 
 def asked_again(forest):
-    """A question below a node that asks it."""
+    """Repeat a question below the node that asks it."""
     j = question(forest)
     for child in (forest.left[0, j], forest.right[0, j]):
         if forest.left[0, child] >= 0:
@@ -186,10 +186,10 @@ def test_rejects_category_outside_closed_domain():
 
 
 def unlike_all():
-    """A row whose category answers a question as none of the others does."""
-    settled = int(np.bitwise_and.reduce(ROWS[:, 1].astype(np.int64)))
+    """Use a row whose category answers a question differently from all others."""
+    always_yes = int(np.bitwise_and.reduce(ROWS[:, 1].astype(np.int64)))
     silent = ~int(np.bitwise_or.reduce(ROWS[:, 1].astype(np.int64))) & (2**QUESTIONS - 1)
-    flipped = int(ROWS[0, 1]) ^ (settled | silent)
+    flipped = int(ROWS[0, 1]) ^ (always_yes | silent)
     assert flipped != ROWS[0, 1]
     return [[ROWS[0, 0], float(flipped), ROWS[0, 2]]]
 

@@ -1,4 +1,4 @@
-"""How sure the posterior is: exact moments of products of Betas, and quantiles of mixtures of them."""
+"""Uncertainty of masses: exact moments of products of Betas, and quantiles of their mixtures."""
 
 import pickle
 
@@ -30,14 +30,14 @@ SETTINGS = {
 
 
 def rows_of(seed, n=9):
-    """Rows on a plane, some of them equal, all within the box."""
+    """Return rows on a plane, some equal, all within the box."""
     rows = np.random.default_rng(seed).normal(size=(n, 2)).clip(-3, 3)
     rows[1] = rows[0]
     return rows
 
 
 def probes_of(rows):
-    """Rows that were seen, that lie between, just outside and far off."""
+    """Return learned rows, rows between them, just outside and far away."""
     return np.concatenate([rows[:3], rows[:3, ::-1], [[0.1, 2.9], [0.0, 3.5], [9.0, 0.0], [-50.0, 50.0]]])
 
 
@@ -49,7 +49,7 @@ def fitted(kind, seed=0, gamma=0.01, **more):
 
 
 def beta_masses(a, b, log_weight):
-    """Masses that are Betas exactly, times weights."""
+    """Return masses with exact Beta distributions, times weights."""
     a, b = np.asarray(a, float), np.asarray(b, float)
     excess = np.log1p(b / (a * (a + b + 1)))
     return Masses(np.log(a / (a + b)), excess, np.broadcast_to(np.asarray(log_weight, float), a.shape))

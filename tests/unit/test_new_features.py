@@ -1,4 +1,4 @@
-"""Features that a stream gains on its way, and results that are read together."""
+"""Features added to a stream, and consistent reading of several results."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Trees in preorder: what was written is read again, node by node, and what is no tree is refused."""
+"""Write and read trees in preorder; reject malformed ones."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ LIFETIME = 9.0
 
 
 def leafy():
-    """A tree with a cut at 1, and one below it on the right at 2; and a tree of one leaf."""
+    """Return a tree with a cut at 1 and a cut at 2 below it on the right, and a tree of one leaf."""
     features, slots = np.array([[0, NONE, 0, NONE, NONE, NONE], [2, 0, 1, 4, 3, 0]], np.int32)
     return features, slots, np.array([1.0, 2.0]), np.array([3.0, 4.0])
 
@@ -32,11 +32,11 @@ def read(forest, nodes, lifetime=LIFETIME, max_depth=5):
     return preorder.read_trees(forest, *nodes, lifetime, max_depth, np.empty(7, np.int32), np.empty(6, np.int32))
 
 
-def fill(forest, points, nodes, values=(0.5, 1.5, 2.5, 0.7), sizes=(9, 9), bars=(NO_CUTOFF, NO_CUTOFF)):
+def fill(forest, points, nodes, values=(0.5, 1.5, 2.5, 0.7), sizes=(9, 9), cutoffs=(NO_CUTOFF, NO_CUTOFF)):
     n = len(values)
     points.values[:n, 0] = values
-    numbers, seeds, bars = np.arange(n), np.zeros(len(sizes), np.uint64), np.array(bars, np.uint64)
-    return preorder.fill_trees(forest, points, nodes[1], numbers, np.array(sizes), seeds, bars), bars
+    numbers, seeds, cutoffs = np.arange(n), np.zeros(len(sizes), np.uint64), np.array(cutoffs, np.uint64)
+    return preorder.fill_trees(forest, points, nodes[1], numbers, np.array(sizes), seeds, cutoffs), cutoffs
 
 
 def test_reads_and_fills_trees():
@@ -62,11 +62,11 @@ def test_tree_takes_points_up_to_its_cutoff():
     own = np.empty((1, 4), np.uint64)
     fill_priorities(np.zeros(1, np.uint64), np.arange(4), own)
     second = np.sort(own[0])[1]
-    assert fill(one, points, nodes, sizes=(2,), bars=(second + np.uint64(1),)) == (1, np.array([second]))
+    assert fill(one, points, nodes, sizes=(2,), cutoffs=(second + np.uint64(1),)) == (1, np.array([second]))
     assert_array_equal(points.links[0, :, 2] != NONE, own[0] <= second)
     again, points = blank((1,))
     read(again, nodes)
-    assert fill(again, points, nodes, sizes=(3,), bars=(second,))[0] == preorder.MALFORMED
+    assert fill(again, points, nodes, sizes=(3,), cutoffs=(second,))[0] == preorder.MALFORMED
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_rejects_leaf_without_points():
 
 @pytest.mark.parametrize("tree", [Tree(max_depth=2), Tree(lifetime=0.3), Tree(max_depth=0), Tree(domain="data")])
 def test_read_trees_inverts_write_trees(tree):
-    """Leaves with several points: equal ones, those at the depth limit, and those that the lifetime spared."""
+    """Cover leaves with several points: equal ones, at the depth limit, and at the lifetime."""
     rows = np.random.default_rng(0).integers(0, 3, (60, 2)).astype(float)
     rows[::7] *= -0.0
     model = judged(StreamingMPF(n_estimators=3, window=30, random_state=1, tree=tree), rows)

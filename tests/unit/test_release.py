@@ -1,4 +1,4 @@
-"""Private releases of a batch of counts: what is in them, what can be done with them, and what is refused."""
+"""Private releases of a batch of counts: their contents, their methods, and their errors."""
 
 import pickle
 from fractions import Fraction
@@ -104,7 +104,7 @@ def test_noise_differs_every_time_without_a_seed():
 
 
 def test_release_contains_only_counts(monkeypatch):
-    """With the same counts, releases of different tables are the same, byte for byte."""
+    """With the same counts, releases of different tables are identical, byte for byte."""
     budget = privacy.Budget.of(1.0, 10, has_scores=True)
     fixed = privacy.private_counts(counted().forest_, budget, privacy.system_words)
     monkeypatch.setattr(privacy, "private_counts", lambda *_: fixed)

@@ -61,7 +61,7 @@ def test_uniforms_cover_half_open_unit_interval():
 
 
 def states_whose_next_word_is(word):
-    """A state whose next output is `word`: with s0 = 0 the output is s3 rotated by 23."""
+    """Return a state whose next output is `word`: with s0 = 0 the output is s3 rotated by 23."""
     return kernel_state([0, 1, 2, ((word >> 23) | (word << 41)) & (2**64 - 1)])
 
 

@@ -1,4 +1,4 @@
-"""Numbers by fours: compiled code does to them, bit for bit, what plain Python says."""
+"""Compiled SIMD operations match plain Python, bit for bit."""
 
 from __future__ import annotations
 

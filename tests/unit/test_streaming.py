@@ -1,4 +1,4 @@
-"""A forest on a stream: points come, are scored, learned, kept for a while, and taken out again."""
+"""A forest on a stream scores, learns, keeps and deletes points."""
 
 import copy
 import pickle
@@ -51,7 +51,7 @@ def chunks(size, n=80):
 
 @pytest.fixture
 def short_warm_up(monkeypatch):
-    """Weights are settled after 8 arrivals, for the sake of those without a compiler."""
+    """Fix weights after 8 arrivals, to save time without a compiler."""
     monkeypatch.setattr(stream, "WARM_UP", 8)
 
 
@@ -187,7 +187,7 @@ def test_rows_of_the_caller_are_copied():
     assert forest.keys_ == [*range(10)]
 
 
-# ---- beginning ------------------------------------------------------------------------------------------------------
+# ---- start ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", WINDOWS)
@@ -210,7 +210,7 @@ def test_fit_restarts_and_the_stream_continues(name):
 
 
 def members(forest):
-    """Which of the points held each tree holds, bool (T, n)."""
+    """Return which of the points held each tree holds, bool (T, n)."""
     return forest._stream.points.links[:, forest._stream.store.held, 2] >= 0
 
 
@@ -427,7 +427,7 @@ def test_summary_has_no_keys_and_cannot_rebuild():
 
 
 def spared(forest, rows):
-    """Which rows lie strictly inside the boxes of their leaves, in all trees."""
+    """Return which rows lie strictly inside the boxes of their leaves, in all trees."""
     leaves, trees = forest.leaves(rows).node, np.arange(forest.n_estimators)
     lower, upper = forest.forest_.lower[trees, leaves], forest.forest_.upper[trees, leaves]
     return ((lower < rows[:, None]) & (rows[:, None] < upper)).all(axis=(1, 2))
@@ -476,12 +476,12 @@ def test_summary_deletes_all_but_the_last_of_equal_rows():
     assert bits(forest) == before
 
 
-# ---- taking points out ----------------------------------------------------------------------------------------------
+# ---- deletion -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("max_depth", [None, 1, 3])
 def test_any_point_can_be_deleted_by_key_or_by_value(max_depth):
-    """Among them the first, the last, those alone in a subtree, and two that span the box in every dimension."""
+    """Include the first, the last, points alone in a subtree, and two that span the box in every dimension."""
     rows = np.concatenate([ROWS[:12], FAR, -FAR, ROWS[:2]])
     base = build(max_depth=max_depth).partial_fit(rows)
     for i in range(len(rows)):
@@ -632,7 +632,7 @@ def test_fit_rejects_invalid_keys_and_changes_nothing(keys, message):
 
 @pytest.mark.parametrize("learn", ["partial_fit", "score_then_learn", "insert"])
 def test_integer_key_blocks_arrival_of_the_same_number(learn):
-    """Arrivals without a key are numbered; a number that is taken must not come to name two points."""
+    """Arrivals without a key are numbered; a number must not refer to two points."""
     forest = build().partial_fit(ROWS[:2], keys=[3, "a"])
     forest.insert(ROWS[2])
     before = pickle.dumps(forest)
@@ -654,7 +654,7 @@ def test_deletion_makes_room_in_a_window():
     assert_whole(forest)
 
 
-# ---- nothing held ---------------------------------------------------------------------------------------------------
+# ---- empty forests --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -714,7 +714,7 @@ def test_empty_forest_can_be_rebuilt(short_warm_up):
     assert_whole(forest)
 
 
-# ---- narrow places --------------------------------------------------------------------------------------------------
+# ---- edge cases -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -1018,7 +1018,7 @@ def test_threshold_follows_the_points_held(score):
 
 
 def build_like(forest):
-    """The same forest with nothing derived from it yet."""
+    """Return the same forest without derived attributes."""
     twin = copy.deepcopy(forest)
     twin._posterior = twin._offset = twin._left_out = None
     return twin
@@ -1050,7 +1050,7 @@ def test_threshold_of_fitted_summary_uses_held_out_rows(score):
     assert forest.predict(FAR) == [-1]
 
 
-# ---- trees anew -----------------------------------------------------------------------------------------------------
+# ---- rebuilding -----------------------------------------------------------------------------------------------------
 
 
 def test_rebuild_weighs_features_by_points_held():
@@ -1124,7 +1124,7 @@ def test_clone_has_only_the_parameters():
 
 
 def room(forest):
-    """The sizes of all that a stream keeps."""
+    """Return the sizes of everything that a stream keeps."""
     stream = forest._stream
     holdings = stream.store
     arrays = {**stream.forest._asdict(), **stream.points._asdict(), **vars(holdings)}

@@ -25,7 +25,7 @@ RESTRICT_LEFT = Fraction(139, 175)  # share of the box of the first three points
 CUT_LEFT = Fraction(13, 24)  # share of y <= 2/5 in that box
 RESTRICT_LOW = Fraction(11, 24)  # share of the box of the first two points
 
-# what a probe is inside of: (probe, node, kind, mass, volume)
+# leaves of probes: (probe, node, kind, mass, volume)
 LEAVES = [
     ((0.9, 0.3), 2, LeafKind.OBSERVED_I, 1 - CUT_ROOT, Fraction(1, 2)),
     ((0.45, 0.5), 1, LeafKind.COMPLEMENTARY, CUT_ROOT * (1 - RESTRICT_LEFT), Fraction(18, 100)),
@@ -44,7 +44,7 @@ PROBES = np.array([leaf[0] for leaf in LEAVES])
 
 @pytest.fixture
 def forest():
-    """The tree of the example: x is cut at 1/2, then y at 2/5 on the left."""
+    """Return the tree of the example: x is cut at 1/2, then y at 2/5 on the left."""
     none, unset, never = NONE, np.nan, np.inf
     lower = [[0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.4, 0.8]]
     upper = [[1.0, 1.0], [0.4, 0.8], [1.0, 1.0], [0.25, 0.25], [0.4, 0.8]]
@@ -74,7 +74,7 @@ def known(forest):
 
 @pytest.fixture
 def tree():
-    """The same tree in the reference, in exact fractions."""
+    """Return the same tree in the reference, in exact fractions."""
     tree = naive.plant(POINTS, [1, 1], np.inf)
     below, _ = naive.cut(tree.root, POINTS, 0.5, 0, Fraction(1, 2), np.inf)
     naive.cut(tree.root.left, below, 1.0, 1, Fraction(2, 5), np.inf)

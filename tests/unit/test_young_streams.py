@@ -1,4 +1,4 @@
-"""What makes streams quick to begin and to save changes none of their bits."""
+"""Fast starting and saving of streams does not change their bits."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def as_zipfile_writes(header: bytes, stored: dict[str, np.ndarray]) -> bytes:
 
 @pytest.mark.parametrize("largest", [2**31 - 1, 700, 0])
 def test_archives_match_zipfile(monkeypatch, largest):
-    """Also beyond 2 GB, here told by another limit."""
+    """Cover archives beyond 2 GB by lowering the limit."""
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", largest)
     monkeypatch.setattr(modelfile, "_LARGEST_DIRECT", largest)
     arrays = {
