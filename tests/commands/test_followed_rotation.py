@@ -62,7 +62,7 @@ class Reading:
             self._position = json.dumps(self.source.position)
             self.source.close()
 
-    def go_on(self):
+    def resume(self):
         """Return the available lines and the notices."""
         if self._is_stopped:
             self.source = FollowedFile(self._log)
@@ -83,7 +83,7 @@ def test_reads_file_copied_and_truncated_before_first_line(log, reading):
     turn.pause()
     copy_and_truncate(log)
     append(log, *numbered(100, 150))
-    assert turn.go_on() == (numbered(0, 150), [])
+    assert turn.resume() == (numbered(0, 150), [])
 
 
 def test_reads_file_copied_and_truncated_after_it_was_empty(log, reading):
@@ -93,7 +93,7 @@ def test_reads_file_copied_and_truncated_after_it_was_empty(log, reading):
     append(log, *numbered(0, 100))
     copy_and_truncate(log)
     append(log, *numbered(100, 150))
-    assert turn.go_on() == (numbered(0, 150), [])
+    assert turn.resume() == (numbered(0, 150), [])
 
 
 @pytest.mark.parametrize("n_before", [0, 5])
@@ -105,7 +105,7 @@ def test_reads_file_copied_and_truncated_after_header(log, reading, n_before):
     append(log, *numbered(n_before, 100))
     copy_and_truncate(log)
     append(log, HEADER, *numbered(100, 150))
-    assert turn.go_on() == ([*numbered(0, 100), HEADER, *numbered(100, 150)], [])
+    assert turn.resume() == ([*numbered(0, 100), HEADER, *numbered(100, 150)], [])
 
 
 def test_does_not_read_unrelated_copy(log, reading):
@@ -114,7 +114,7 @@ def test_does_not_read_unrelated_copy(log, reading):
     turn.pause()
     shutil.copyfile(log, f"{log}.bak")
     append(log, *numbered(10, 20))
-    assert turn.go_on() == (numbered(0, 20), [])
+    assert turn.resume() == (numbered(0, 20), [])
 
 
 @pytest.mark.parametrize("first", [0, 20])
@@ -127,7 +127,7 @@ def test_reads_files_renamed_several_times_before_first_line(log, reading, first
         if os.path.exists(log):
             rotate(log)
         append(log, *numbered(start, start + 20))
-    assert turn.go_on() == (numbered(0, 100), [])
+    assert turn.resume() == (numbered(0, 100), [])
 
 
 def test_reports_and_skips_files_rotated_before_start(log, reading):
@@ -140,7 +140,7 @@ def test_reports_and_skips_files_rotated_before_start(log, reading):
     turn.pause()
     rotate(log)
     append(log, *numbered(20, 30))
-    assert turn.go_on() == (numbered(10, 30), [])
+    assert turn.resume() == (numbered(10, 30), [])
 
 
 def test_reads_lines_appended_to_rotated_file(log, reading):
@@ -151,7 +151,7 @@ def test_reads_lines_appended_to_rotated_file(log, reading):
     turn.pause()
     append(f"{log}.1", b"late")
     append(log, b"new")
-    assert turn.go_on() == ([b"late", b"new"], [])
+    assert turn.resume() == ([b"late", b"new"], [])
 
 
 def test_reports_deleted_files_and_reads_the_others(log, reading):
@@ -163,7 +163,7 @@ def test_reports_deleted_files_and_reads_the_others(log, reading):
         rotate(log, keep=2)
         append(log, *numbered(start, start + 20))
         after_a_tick(log)
-    lines, notices = turn.go_on()
+    lines, notices = turn.resume()
     assert lines == numbered(40, 100)
     assert len(notices) == 1
     assert "may be lost" in notices[0]
@@ -187,7 +187,7 @@ def test_reports_unread_deleted_file_after_restart(log):
     turn.pause()
     os.remove(log)
     append(log, *numbered(20, 40))
-    lines, notices = turn.go_on()
+    lines, notices = turn.resume()
     assert lines == numbered(20, 40)
     assert "may be lost" in notices[0]
 
@@ -201,7 +201,7 @@ def test_reports_new_file_with_reused_inode(log):
         pytest.skip("the file system does not say when files were made")
     turn._position = json.dumps(position | {"born": position["born"] - 1})  # as of an earlier file
     append(log, *numbered(0, 5))
-    lines, notices = turn.go_on()
+    lines, notices = turn.resume()
     assert lines == numbered(0, 5)
     assert "may be lost" in notices[0]
 
@@ -213,7 +213,7 @@ def test_notice_names_compressed_files(log):
     turn.pause()
     os.rename(log, f"{log}.1.gz")  # has the name of a compressed file
     append(log, *numbered(20, 40))
-    lines, notices = turn.go_on()
+    lines, notices = turn.resume()
     assert lines == numbered(20, 40)
     assert f"compressed files such as '{log}.1.gz' are not read" in notices[0]
 
@@ -228,7 +228,7 @@ def test_reads_last_line_without_newline_once(log, reading, is_copied):
     turn.pause()
     (copy_and_truncate if is_copied else rotate)(log)
     append(log, *numbered(4, 6))
-    assert turn.go_on() == (numbered(0, 6)[3:], [])
+    assert turn.resume() == (numbered(0, 6)[3:], [])
 
 
 @pytest.mark.parametrize("offset", [0, 21])
@@ -244,4 +244,4 @@ def test_accepts_positions_of_earlier_releases(log, offset):
     assert position["offset"] == offset
     rotate(log)
     append(log, *numbered(5, 8))
-    assert turn.go_on() == (numbered(3 if offset else 0, 8), [])
+    assert turn.resume() == (numbered(3 if offset else 0, 8), [])

@@ -750,7 +750,7 @@ def judged(model, rows):
     return model
 
 
-def go_on(model):
+def learn_more(model):
     """Return the results for more readings and the state after learning and deleting."""
     times = 1e5 + MINUTES[:100] if model._history.is_timed else None
     answers = [np.stack(model.detect_then_learn(NOISE[100:200], times=times)[:4])]
@@ -777,9 +777,9 @@ def test_saved_series_continues_bit_for_bit(name, tmp_path):
     assert (tmp_path / "again").read_bytes() == (tmp_path / "model").read_bytes()
     assert str(clone(back).get_params()) == str(clone(model).get_params())
     others = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model)]
-    expected = go_on(model)
+    expected = learn_more(model)
     for other in (back, *others):
-        assert all(map(same_array, go_on(other), expected))
+        assert all(map(same_array, learn_more(other), expected))
 
 
 def same_array(one, other):

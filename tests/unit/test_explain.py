@@ -124,7 +124,7 @@ class NaiveWalk:
                 if self.parts.sum() > amount:
                     self.parts *= max(amount, 0) / self.parts.sum()
                 amount -= self.parts.sum()
-            self.charge_missed(excess, low, amount)
+            self.attribute_missed(excess, low, amount)
         else:
             self.visit(root, 0, (low, high), 0.0, gamma)
         return -math.log(1 - outside)
@@ -154,7 +154,7 @@ class NaiveWalk:
         f = shares.prod()
         excess = np.maximum(np.maximum(box[0] - self.row, self.row - box[1]), 0) * live
         if self.life is None and excess.any():
-            self.charge_missed(excess, box[0], -math.log(strength * (1 - f) / (strength + n)))
+            self.attribute_missed(excess, box[0], -math.log(strength * (1 - f) / (strength + n)))
             return True
         if f < 1:
             amount = -math.log((strength * f + n) / (strength + n))
@@ -178,7 +178,7 @@ class NaiveWalk:
         side[1 if goes_left else 0][k] = xi
         self.visit(child, depth + 1, side, ends, gamma * (2 * depth + 2) ** 2)
 
-    def charge_missed(self, excess, lower, amount):
+    def attribute_missed(self, excess, lower, amount):
         shares = self.weights * excess
         shares = shares / shares.sum() if shares.any() else (excess > 0) / (excess > 0).sum()
         for k in np.flatnonzero(shares):

@@ -287,7 +287,7 @@ def test_a_row_at_the_edge_is_calibrated_up_to_the_lifetime_of_the_forest():
     assert_allclose(calibration(forest)[-1], within[0] - endured * distance)
 
 
-def test_more_rows_calibrate_a_batch_anew_and_fewer_leave_it_be():
+def test_batch_recalibrates_after_many_new_rows_only():
     forest = BatchMPF(
         n_estimators=5, tree=Tree(max_depth=5, domain=[[-9] * 2, [9] * 2]), false_alarm_rate=0.1, random_state=0
     )
@@ -330,7 +330,7 @@ def test_a_batch_that_cannot_meet_its_rate_says_so_and_can_still_be_saved(tmp_pa
     rows = np.random.default_rng(2).normal(size=(1200, 2))
     forest = BatchMPF(n_estimators=3, tree=Tree(max_depth=4), false_alarm_rate=0.001, random_state=0).fit(rows)
     assert forest.predict(NEW)[-1] == -1
-    forest.partial_fit(rows[:150])  # which calibrate it anew
+    forest.partial_fit(rows[:150])  # which recalibrate it
     forest.save(tmp_path / "batch.mpf")
     loaded = load_model(tmp_path / "batch.mpf")
     for model in (forest, loaded, copy.deepcopy(forest)):

@@ -57,7 +57,7 @@ def test_two_names_are_drawn(k, tmp_path):
     draw(list(DRAWN)[k], ["$a^$", "other"], tmp_path / "drawn.svg")
 
 
-def test_characters_without_a_shape_are_told_apart():
+def test_characters_without_glyph_are_distinguished():
     drawn = plots.trace(ROWS[:, 0], ROWS, names=["日本", "日木"], ax=Figure().add_subplot())
     assert [panel.get_ylabel() for panel in drawn.panels] == [r"\u65e5\u672c", r"\u65e5\u6728"]
 

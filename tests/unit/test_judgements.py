@@ -93,7 +93,7 @@ def test_a_stream_flags_what_predict_would_just_before(policy, begin):
         assert [*asked] == [forest.detect_then_learn(row).is_anomaly] * 3
 
 
-def test_a_forest_goes_on_after_fit_with_defaults():
+def test_forest_continues_after_fit_with_defaults():
     forest = StreamingMPF(n_estimators=5, random_state=0).fit(ROWS)
     assert forest.partial_fit(ROWS).n_seen_ == 2 * len(ROWS)
     assert forest.n_points_ == 2 * len(ROWS)
@@ -117,7 +117,7 @@ def test_a_rate_flags_the_p_values_that_are_at_most_it(scores, rate):
 @pytest.mark.parametrize(
     "make", [lambda: made(StreamingMPF, **SETTINGS).partial_fit(ROWS), lambda: BatchMPF().fit(ROWS)]
 )
-def test_notes_come_back_and_go_on(make, tmp_path):
+def test_notes_are_restored_and_kept(make, tmp_path):
     forest, notes = make(), {"position": {"offset": 17}, "columns": ["a", "é"]}
     assert forest.notes == {}
     forest.save(tmp_path / "a.mpf", notes=notes)

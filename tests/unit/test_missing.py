@@ -263,7 +263,7 @@ def test_rows_with_nothing_in_common_with_any_donor_take_turns():
     assert_array_equal(imputation.fill_table(StreamingMPF(), rows)[1:3], [[3.0, 4.0], [1.0, 2.0]])
 
 
-def test_a_table_without_gaps_is_taken_as_it_is():
+def test_complete_table_is_not_changed():
     assert imputation.fill_table(StreamingMPF(), ROWS) is ROWS
 
 
@@ -454,7 +454,7 @@ def test_infinity_is_always_refused(estimator):
     bad[1, 2] = np.inf
     for method in (forest.fit, forest.partial_fit, forest.score_samples, forest.impute):
         if estimator is StreamingMPF and method == forest.partial_fit:
-            continue  # a table cannot go on
+            continue  # a table cannot continue
         with pytest.raises(ValueError, match="infinity: row 1, column 2 is inf"):
             method(bad)
     with pytest.raises(ValueError, match="row 1, column 2 is 1e"):

@@ -180,9 +180,9 @@ def test_standalone_table_is_compared_with_itself_only():
     line = wave()
     series = small().fit(line[:1000])
     assert series.detect(np.append(line[:3], 9.0)).novelty[-1] > 0.7
-    anew = series.detect(line[:1000], standalone=True).novelty
-    assert np.isnan(anew[:LEAST]).all()
-    assert not np.isnan(anew[LEAST:]).any()
+    alone = series.detect(line[:1000], standalone=True).novelty
+    assert np.isnan(alone[:LEAST]).all()
+    assert not np.isnan(alone[LEAST:]).any()
 
 
 def test_missing_values_do_not_hide_novelty_of_other_channels():

@@ -1,4 +1,4 @@
-"""save and load: what comes back is what was saved, and goes on as it would have; anything else is refused."""
+"""save and load: a loaded detector equals the saved one and continues identically; damaged files are rejected."""
 
 import copy
 import json
@@ -69,7 +69,7 @@ def same_arrays(one, other):
     )
 
 
-def go_on(detector):
+def learn_more(detector):
     """Let a stream learn more and lose some; a table or a batch forest only answers."""
     rows = ROWS[:30] + 0.25
     answers = [detector.score_samples(rows), detector.mass(rows), detector.predict(rows)]
@@ -95,10 +95,10 @@ def test_what_was_saved_comes_back(detector, tmp_path):
     assert type(polyaforest.load(str(tmp_path / "model.mpf"))) is type(detector)
 
 
-def test_a_saved_stream_goes_on_bit_for_bit(detector, tmp_path):
+def test_saved_stream_continues_bit_for_bit(detector, tmp_path):
     detector.save(tmp_path / "model.mpf")
     back = polyaforest.load(tmp_path / "model.mpf")
-    assert same_arrays(go_on(back), go_on(detector))
+    assert same_arrays(learn_more(back), learn_more(detector))
 
 
 def test_saving_twice_makes_the_same_bytes(detector, tmp_path):

@@ -22,7 +22,7 @@ def with_gap(rows: np.ndarray) -> np.ndarray:
 def masked(rows: np.ndarray) -> np.ma.MaskedArray:
     table = np.ma.masked_array(rows.copy())
     table[7, 0] = np.ma.masked
-    table.data[7, 0] = 10**9  # what lies under the mask is nobody's value
+    table.data[7, 0] = 10**9  # the value under the mask does not count
     return table
 
 
