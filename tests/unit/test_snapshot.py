@@ -184,7 +184,7 @@ def test_nothing_of_a_point_that_left_is_in_the_file(tmp_path, leave, settings_)
 
 def test_a_file_of_the_other_detector_is_refused(tmp_path):
     DETECTORS["batch"]().save(tmp_path / "model")
-    with pytest.raises(ModelFileError, match="holds a BatchMPF, not a StreamingMPF"):
+    with pytest.raises(ModelFileError, match="contains a BatchMPF, not a StreamingMPF"):
         StreamingMPF.load(tmp_path / "model")
 
 
