@@ -54,7 +54,7 @@ def depths(forest):
 # ---- scores and verdicts --------------------------------------------------------------------------------------------
 
 
-def test_mass_is_the_mean_of_the_tree_masses(estimator):
+def test_mass_is_mean_of_tree_masses(estimator):
     forest = build(estimator).fit(ROWS)
     masses = forest.tree_masses(NEAR_AND_FAR)
     assert masses.shape == (len(NEAR_AND_FAR), N_TREES)
@@ -62,7 +62,7 @@ def test_mass_is_the_mean_of_the_tree_masses(estimator):
     np.testing.assert_allclose(forest.mass(NEAR_AND_FAR), masses.mean(axis=1), rtol=1e-14)
 
 
-def test_score_samples_is_what_the_score_parameter_names(estimator):
+def test_score_samples_follows_score_type(estimator):
     scores = {score: build(estimator, score_type=score).fit(ROWS) for score in SCORES}
     X = NEAR_AND_FAR
     np.testing.assert_array_equal(scores["mass"].score_samples(X), scores["mass"].mass(X))
@@ -88,14 +88,14 @@ def test_typicality_averages_logarithms_over_trees_and_lifetimes():
     np.testing.assert_allclose(forest.score_samples(NEAR_AND_FAR), np.mean(logs, axis=0), rtol=1e-12)
 
 
-def test_tables_and_streams_are_asked_about_the_same_times():
+def test_tables_and_streams_use_same_lifetimes():
     for window in ("auto", len(ROWS)):
         forest = build(StreamingMPF, window=window).fit(ROWS)
         np.testing.assert_allclose(forest.lifetimes_[[0, -1]], [0.25, 16])
 
 
 @pytest.mark.parametrize(("n_rows", "sizes"), [(80, [8, 16, 32, 40, 8]), (20, [8, 10, 10, 10, 8]), (1, [1] * 5)])
-def test_trees_of_a_table_take_samples_of_several_sizes_and_never_more_than_half(n_rows, sizes):
+def test_trees_sample_several_sizes_up_to_half_of_table(n_rows, sizes):
     forest = build(StreamingMPF).fit(ROWS[:n_rows])
     assert forest.forest_.counts[np.arange(N_TREES), forest.forest_.root].tolist() == sizes
     assert forest.n_points_ == n_rows
@@ -116,19 +116,19 @@ def test_decisions_and_predictions_follow_from_scores_and_offset(estimator, scor
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("contamination", [0.05, 0.1, 0.5])
-def test_contamination_is_the_share_of_fitted_rows_that_is_flagged(estimator, score, contamination):
+def test_contamination_is_share_of_flagged_fitted_rows(estimator, score, contamination):
     forest = build(estimator, score_type=score, contamination=contamination).fit(ROWS)
     assert (forest.predict(ROWS) == -1).sum() == pytest.approx(contamination * len(ROWS), abs=1)
 
 
-def test_the_automatic_threshold_flags_planted_rows_and_few_others(estimator):
+def test_automatic_threshold_flags_planted_rows_and_few_others(estimator):
     planted = np.array([[30.0, -1.0], [3.0, 900.0], [-40.0, -500.0]])
     forest = build(estimator, domain=[[-50, -1000], [50, 1000]]).fit(np.concatenate([ROWS, planted]))
     assert (forest.predict(planted) == -1).all()
     assert (forest.predict(ROWS) == -1).mean() <= 0.1
 
 
-def test_log_density_is_the_log_of_the_mean_over_trees_of_mass_over_volume(estimator):
+def test_log_density_is_log_of_mean_mass_over_volume(estimator):
     forest = build(estimator, **({"max_samples": None} if estimator is StreamingMPF else {})).fit(ROWS)
     known, leaves = forest.posterior_, forest.leaves(ROWS)
     trees = np.arange(N_TREES)
@@ -143,7 +143,7 @@ def test_log_density_is_the_log_of_the_mean_over_trees_of_mass_over_volume(estim
 # ---- masses at a lifetime -------------------------------------------------------------------------------------------
 
 
-def test_mass_at_lifetimes_has_a_column_for_each_in_the_order_asked_for(estimator):
+def test_mass_has_column_for_each_lifetime_in_given_order(estimator):
     forest = build(estimator).fit(ROWS)
     times = [2.0, 0.5, 2.0, 0.0, 8.0]
     masses = forest.mass(NEAR_AND_FAR, lifetime=times)
@@ -156,14 +156,14 @@ def test_mass_at_lifetimes_has_a_column_for_each_in_the_order_asked_for(estimato
     assert forest.mass(NEAR_AND_FAR, [2.0]).shape == (len(NEAR_AND_FAR), 1)
 
 
-def test_at_lifetime_zero_all_the_mass_of_the_known_world_is_in_one_cell(estimator):
+def test_mass_at_lifetime_zero_is_that_of_known_world(estimator):
     forest = build(estimator).fit(ROWS)
     outside = np.exp(forest.posterior_.outside)
     np.testing.assert_allclose(forest.mass(ROWS, lifetime=0), 1 - outside.mean(), rtol=1e-12)
     assert outside.max() < 1e-4
 
 
-def test_the_mass_of_a_held_row_falls_with_the_lifetime_down_to_its_leaf(estimator):
+def test_mass_of_held_row_decreases_with_lifetime_to_its_leaf(estimator):
     all_rows = {"max_samples": None} if estimator is StreamingMPF else {}
     forest = build(estimator, prior_strength=1e-12, **all_rows).fit(ROWS)
     masses = forest.mass(ROWS, lifetime=[0, 0.1, 0.5, 1, 3, 10, 1e6])
@@ -172,7 +172,7 @@ def test_the_mass_of_a_held_row_falls_with_the_lifetime_down_to_its_leaf(estimat
     np.testing.assert_allclose(masses[:, -1], forest.mass(ROWS), rtol=1e-6)
 
 
-def test_mass_at_infinite_lifetime_is_the_mass_of_the_leaf_for_held_rows(estimator):
+def test_mass_at_infinite_lifetime_is_leaf_mass_of_held_rows(estimator):
     all_rows = {"max_samples": None} if estimator is StreamingMPF else {}
     forest = build(estimator, **all_rows).fit(ROWS)
     np.testing.assert_allclose(forest.mass(ROWS, lifetime=np.inf), forest.mass(ROWS), rtol=1e-12)
@@ -192,7 +192,7 @@ def masses_and_phi(draw):
 
 @settings(max_examples=examples(100))
 @given(masses_and_phi())
-def test_epsilon_level_is_the_smallest_epsilon_that_enough_trees_agree_on(drawn):
+def test_epsilon_level_is_smallest_epsilon_for_share_phi_of_trees(drawn):
     masses, phi = drawn
     smallest = min(epsilon for epsilon in [0.0, *masses[0]] if np.mean(masses <= epsilon) >= phi)
     level = epsilon_levels(masses.T, phi)
@@ -203,14 +203,14 @@ def test_epsilon_level_is_the_smallest_epsilon_that_enough_trees_agree_on(drawn)
 
 
 @pytest.mark.parametrize("n_trees", [10, 100])
-def test_a_share_of_exactly_phi_of_the_trees_is_enough(n_trees):
+def test_share_of_exactly_phi_of_trees_is_enough(n_trees):
     masses = np.linspace(0.001, 0.9, n_trees)[None]
     for k in range(1, n_trees + 1):
         assert epsilon_levels(masses.T, k / n_trees) == masses[0, k - 1], k
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.3, 0.5, 1.0])
-def test_epsilon_phi_counts_the_trees_with_little_mass(estimator, phi):
+def test_epsilon_phi_counts_trees_with_little_mass(estimator, phi):
     forest = build(estimator, n_estimators=10).fit(ROWS)
     masses = forest.tree_masses(NEAR_AND_FAR)
     for epsilon in (0.0, 0.005, 0.02, 1.0):
@@ -222,7 +222,7 @@ def test_epsilon_phi_counts_the_trees_with_little_mass(estimator, phi):
 # ---- leaves ----------------------------------------------------------------------------------------------------------
 
 
-def test_leaves_name_the_node_whose_mass_a_row_gets(estimator):
+def test_leaves_returns_node_with_mass_of_row(estimator):
     forest = build(estimator).fit(ROWS)
     masses, leaves, known = forest.tree_masses(NEAR_AND_FAR), forest.leaves(NEAR_AND_FAR), forest.posterior_
     assert leaves.node.shape == leaves.kind.shape == masses.shape
@@ -235,7 +235,7 @@ def test_leaves_name_the_node_whose_mass_a_row_gets(estimator):
     assert {LeafKind.COMPLEMENTARY, LeafKind.OUTSIDE} < {*np.unique(leaves.kind)}
 
 
-def test_held_rows_are_in_observed_leaves_and_rows_beyond_the_box_outside():
+def test_held_rows_are_in_observed_leaves_and_far_rows_outside():
     forest = build(StreamingMPF, max_samples=None).fit(ROWS)
     held, beyond = forest.leaves(ROWS), forest.leaves(ROWS + 1000)
     assert np.isin(held.kind, [LeafKind.OBSERVED_I, LeafKind.OBSERVED_II]).all()
@@ -244,13 +244,13 @@ def test_held_rows_are_in_observed_leaves_and_rows_beyond_the_box_outside():
     assert (beyond.node == NONE).all()
 
 
-def test_a_leaf_of_full_volume_is_of_the_second_type():
+def test_leaf_of_full_volume_is_of_second_type():
     forest = build(StreamingMPF, max_samples=None, max_depth=1).fit(ROWS)
     middle = np.median(ROWS, axis=0)[None]
     assert (forest.leaves(middle).kind == LeafKind.OBSERVED_II).all()
 
 
-def test_an_empty_corner_is_complementary_in_trees_and_processes():
+def test_empty_corner_is_complementary_leaf():
     diagonal = np.linspace(0, 1, 60)[:, None] * [1.0, 1.0]
     corner = np.array([[0.999, 0.001]])
     tree = build(StreamingMPF, max_samples=None).fit(diagonal)
@@ -268,7 +268,7 @@ def test_an_empty_corner_is_complementary_in_trees_and_processes():
 
 @pytest.mark.parametrize("domain", [None, [[-80.0, -80.0], [80.0, 80.0]]])
 @pytest.mark.parametrize("score", SCORES)
-def test_along_rays_far_from_the_data_rows_grow_odder_without_ties(estimator, score, domain):
+def test_scores_decrease_strictly_along_rays_away_from_data(estimator, score, domain):
     forest = build(estimator, score_type=score, domain=domain).fit(ROWS)
     angles = np.linspace(0, 2 * np.pi, 9)[:-1]
     distances = np.geomspace(200, 1e12, 15)
@@ -286,7 +286,7 @@ def test_along_rays_far_from_the_data_rows_grow_odder_without_ties(estimator, sc
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_going_farther_out_along_features_that_are_outside_already_never_makes_a_row_more_normal(estimator, score):
+def test_moving_farther_outside_never_increases_score(estimator, score):
     forest = build(estimator, score_type=score).fit(ROWS)
     rng = np.random.default_rng(5)
     low, high = forest.posterior_.world[0].min(axis=0), forest.posterior_.world[1].max(axis=0)
@@ -300,7 +300,7 @@ def test_going_farther_out_along_features_that_are_outside_already_never_makes_a
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_leaving_the_box_never_makes_a_row_more_normal_than_its_edge(estimator, score):
+def test_leaving_box_never_increases_score_above_edge(estimator, score):
     """From the edge outwards in small steps, one tree at a time: no jump upwards."""
     forest = build(estimator, score_type=score, prior_strength=1e-9).fit(ROWS)
     world = forest.posterior_.world[1, :, 0].max()
@@ -309,7 +309,7 @@ def test_leaving_the_box_never_makes_a_row_more_normal_than_its_edge(estimator, 
     assert (np.diff(forest.score_samples(ray)) < 0).all()
 
 
-def test_with_the_domain_of_the_data_nothing_is_outside_it(estimator):
+def test_domain_of_data_has_no_outside(estimator):
     forest = build(estimator, domain="data", score_type="mass").fit(ROWS)
     beyond = ROWS + 1000
     np.testing.assert_array_equal(forest.mass(beyond), 0.0)
@@ -319,7 +319,7 @@ def test_with_the_domain_of_the_data_nothing_is_outside_it(estimator):
     assert (forest.leaves(beyond).kind == LeafKind.OUTSIDE).all()
 
 
-def test_the_papers_setting_scores_by_mean_leaf_mass():
+def test_setting_of_paper_scores_by_mean_leaf_mass():
     forest = StreamingMPF(
         n_estimators=N_TREES,
         tree=Tree(feature_weights=None, max_depth=10, domain="data"),
@@ -339,7 +339,7 @@ def test_the_papers_setting_scores_by_mean_leaf_mass():
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("n_jobs", [2, 4])
-def test_results_do_not_depend_on_the_number_of_threads(estimator, score, n_jobs):
+def test_results_do_not_depend_on_number_of_threads(estimator, score, n_jobs):
     one = build(estimator, score_type=score, n_jobs=1).fit(ROWS)
     more = build(estimator, score_type=score, n_jobs=n_jobs).fit(ROWS)
     for name in one.forest_._fields:
@@ -360,14 +360,14 @@ def test_results_do_not_depend_on_how_rows_are_split_into_calls(estimator, score
     np.testing.assert_array_equal(np.concatenate(at_times), forest.mass(NEAR_AND_FAR, [0.5, 2.0]))
 
 
-def test_more_rows_than_are_scored_at_a_time_come_back_in_order(estimator):
+def test_scores_of_many_rows_keep_order(estimator):
     forest = build(estimator, n_estimators=2, n_jobs=2).fit(ROWS)
     many = np.resize(NEAR_AND_FAR, (2500, 2))
     np.testing.assert_array_equal(forest.score_samples(many), np.resize(forest.score_samples(NEAR_AND_FAR), 2500))
     np.testing.assert_array_equal(forest.leaves(many).kind[-60:], forest.leaves(many[-60:]).kind)
 
 
-def test_the_random_state_decides_everything(estimator):
+def test_random_state_determines_results(estimator):
     first, same, other = (build(estimator, random_state=seed).fit(ROWS) for seed in (0, 0, 1))
     assert everything(first, NEAR_AND_FAR) == everything(same, NEAR_AND_FAR)
     assert (first.score_samples(ROWS) != other.score_samples(ROWS)).all()
@@ -377,7 +377,7 @@ def test_the_random_state_decides_everything(estimator):
     assert (unseeded[0] != unseeded[1]).any()
 
 
-def test_trees_differ_from_one_another(estimator):
+def test_trees_differ(estimator):
     forest = build(estimator).fit(ROWS).forest_
     for name in ("cut", "time", "weights", "rng"):
         values = getattr(forest, name)[:, 0] if name != "rng" else forest.rng[:, 0]
@@ -385,25 +385,25 @@ def test_trees_differ_from_one_another(estimator):
         assert len(np.unique(values)) == N_TREES, name
 
 
-def test_a_refit_forgets_everything_before(estimator):
+def test_refit_replaces_previous_fit(estimator):
     forest = build(estimator).fit(np.ones((50, 3))).fit(ROWS)
     assert everything(forest, ROWS) == everything(build(estimator).fit(ROWS), ROWS)
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_a_pickled_forest_says_the_same(estimator, score):
+def test_pickled_forest_gives_same_results(estimator, score):
     forest = build(estimator, score_type=score).fit(ROWS)
     assert everything(pickle.loads(pickle.dumps(forest)), NEAR_AND_FAR) == everything(forest, NEAR_AND_FAR)
 
 
-def test_a_clone_has_the_parameters_and_no_forest(estimator):
+def test_clone_has_parameters_but_no_forest(estimator):
     forest = build(estimator, domain=[[-90, -90], [90, 90]], feature_weights=[1, 2], lifetime=3.0).fit(ROWS)
     copy = clone(forest)
     assert not hasattr(copy, "forest_")
     assert everything(copy.fit(ROWS), ROWS) == everything(forest, ROWS)
 
 
-def test_asking_changes_nothing(estimator):
+def test_reading_changes_nothing(estimator):
     forest = build(estimator).fit(ROWS)
     X, before = NEAR_AND_FAR.copy(), pickle.dumps(forest)
     for method, arguments in READERS.items():
@@ -412,7 +412,7 @@ def test_asking_changes_nothing(estimator):
         assert pickle.dumps(forest) == before, method
 
 
-def test_fitting_leaves_the_rows_alone_and_takes_read_only_ones(estimator):
+def test_fit_accepts_read_only_rows_and_does_not_change_them(estimator):
     X = ROWS.copy()
     X.flags.writeable = False
     forest = build(estimator).fit(X)
@@ -421,7 +421,7 @@ def test_fitting_leaves_the_rows_alone_and_takes_read_only_ones(estimator):
 
 
 @pytest.mark.parametrize("convert", [np.asfortranarray, np.ndarray.tolist, lambda X: np.repeat(X, 2, axis=0)[::2]])
-def test_the_layout_of_the_rows_does_not_matter(estimator, convert):
+def test_results_do_not_depend_on_memory_layout(estimator, convert):
     forest = build(estimator).fit(convert(ROWS))
     assert everything(forest, convert(ROWS)) == everything(build(estimator).fit(ROWS), ROWS)
 
@@ -430,13 +430,13 @@ def test_the_layout_of_the_rows_does_not_matter(estimator, convert):
 
 
 @pytest.mark.parametrize("max_depth", [0, 1, 3])
-def test_no_node_lies_deeper_than_max_depth(estimator, max_depth):
+def test_no_node_is_deeper_than_max_depth(estimator, max_depth):
     forest = build(estimator, max_depth=max_depth).fit(ROWS).forest_
     assert depths(forest).max() == max_depth
 
 
 @pytest.mark.parametrize("max_depth", [None, 6])
-def test_no_cut_comes_after_the_lifetime_and_leaves_last_until_it(estimator, max_depth):
+def test_cuts_precede_lifetime_and_leaves_last_until_it(estimator, max_depth):
     forest = build(estimator, lifetime=1.5, max_depth=max_depth).fit(ROWS).forest_
     used = np.arange(forest.left.shape[1]) < forest.size[:, None]
     is_cut = used & (forest.feature != NONE)
@@ -450,13 +450,13 @@ def test_no_cut_comes_after_the_lifetime_and_leaves_last_until_it(estimator, max
 @pytest.mark.parametrize(
     ("max_samples", "expected"), [(1, 1), (50, 50), (10_000, 80), (1.0, 80), (0.25, 20), (1e-9, 1), (None, 80)]
 )
-def test_max_samples_is_a_number_or_a_share_of_the_rows(max_samples, expected):
+def test_max_samples_is_number_or_share_of_rows(max_samples, expected):
     forest = build(StreamingMPF, max_samples=max_samples).fit(ROWS)
     assert (forest.forest_.counts[:, 0] == expected).all()
     assert np.isfinite(forest.score_samples(NEAR_AND_FAR)).all()
 
 
-def test_a_feature_of_weight_zero_is_never_cut(estimator):
+def test_feature_of_weight_zero_is_never_cut(estimator):
     weighted = build(estimator, feature_weights=[0.0, 2.0]).fit(ROWS).forest_
     assert set(weighted.feature[weighted.left > 0]) == {1}
     np.testing.assert_array_equal(weighted.weights, np.tile([0.0, 2.0], (N_TREES, 1)))
@@ -488,7 +488,7 @@ def test_automatic_weights_make_scores_independent_of_units(estimator, score):
         pytest.param(np.stack([np.full(50, 3.0), np.linspace(0, 1, 50)], axis=1), id="a constant column"),
     ],
 )
-def test_with_little_data_a_row_that_differs_is_less_normal(estimator, score, rows):
+def test_different_row_scores_lower_with_little_data(estimator, score, rows):
     forest = build(estimator, score_type=score).fit(rows)
     held = forest.score_samples(rows)
     assert np.isfinite(held).all()
@@ -505,7 +505,7 @@ def test_with_little_data_a_row_that_differs_is_less_normal(estimator, score, ro
     assert np.isfinite(forest.mass(away, [0.0, 1.0])).all()
 
 
-def test_a_constant_column_does_not_stop_cuts_along_the_others(estimator):
+def test_constant_column_does_not_prevent_cuts_of_others(estimator):
     rows = np.stack([np.full(50, 3.0), np.linspace(0, 1, 50)], axis=1)
     forest = build(estimator, max_depth=4).fit(rows).forest_
     assert set(forest.feature[forest.left > 0]) == {1}
@@ -526,7 +526,7 @@ def frame(request):
     return request.param
 
 
-def test_frames_give_the_scores_of_their_values_and_keep_their_names(estimator, frame):
+def test_frames_score_like_their_values_and_keep_names(estimator, frame):
     table = frame(ROWS, ["load", "latency"])
     forest = build(estimator).fit(table)
     assert list(forest.feature_names_in_) == ["load", "latency"]
@@ -543,7 +543,7 @@ def test_frames_give_the_scores_of_their_values_and_keep_their_names(estimator, 
         (["load", "speed"], r"unseen at fit time:\n- speed"),
     ],
 )
-def test_frames_with_other_columns_are_refused_by_every_method(estimator, frame, columns, message):
+def test_all_methods_reject_frames_with_other_columns(estimator, frame, columns, message):
     forest = build(estimator).fit(frame(ROWS, ["load", "latency"]))
     other = frame(np.resize(ROWS, (5, len(columns))), columns)
     for method, arguments in READERS.items():
@@ -559,7 +559,7 @@ def test_integer_and_boolean_columns_are_numbers(estimator, frame):
     )
 
 
-def test_lifetimes_of_the_multiscale_score_ascend(estimator):
+def test_lifetimes_of_multiscale_score_ascend(estimator):
     lifetimes = build(estimator).fit(ROWS).lifetimes_
     assert all(early < late for early, late in pairwise(lifetimes))
 
@@ -570,7 +570,7 @@ def test_lifetimes_of_the_multiscale_score_ascend(estimator):
 @pytest.mark.parametrize(
     "later", [{"n_estimators": 3}, {"lifetime": 0.05}, {"prior_strength": 9.0}, {"max_depth": 1}, {"domain": "data"}]
 )
-def test_parameters_set_after_fitting_wait_for_the_next_fit(estimator, later):
+def test_parameters_set_after_fit_apply_at_next_fit(estimator, later):
     forest = build(estimator).fit(ROWS)
     answers = [np.asarray(getattr(forest, name)(NEAR_AND_FAR, **arguments)) for name, arguments in READERS.items()]
     is_flat = "n_estimators" in later
@@ -588,7 +588,7 @@ def test_automatic_weights_follow_range_and_mean_absolute_deviation():
     assert np.median(ratio) == pytest.approx(np.log(spread[1] / spread[0]), abs=0.15)
 
 
-def test_a_score_that_is_no_number_is_no_sign_of_normality(estimator, monkeypatch):
+def test_nan_score_is_flagged(estimator, monkeypatch):
     forest = build(estimator).fit(ROWS)
     monkeypatch.setattr(forest, "score_samples", lambda X: np.full(len(X), np.nan))
     assert (forest.predict(ROWS) == -1).all()

@@ -47,7 +47,7 @@ def build(kind, **parameters):
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("domain", [None, [[-2.0, -2.0], [2.0, 2.0]]])
-def test_rows_of_a_batch_are_calibrated_as_if_they_had_been_removed(score, domain):
+def test_batch_calibrates_rows_left_out(score, domain):
     forest = BatchMPF(n_estimators=5, tree=Tree(max_depth=5, domain=domain), score_type=score, random_state=0).fit(ROWS)
     low, high = ROWS.min(axis=0), ROWS.max(axis=0)
     for row, score_of_row in zip(ROWS, calibration(forest), strict=True):
@@ -58,7 +58,7 @@ def test_rows_of_a_batch_are_calibrated_as_if_they_had_been_removed(score, domai
             assert_allclose(score_of_row, removed.score_samples(row[None])[0], rtol=1e-9)
 
 
-def test_a_row_that_holds_up_the_domain_is_calibrated_as_beyond_it():
+def test_row_on_edge_of_domain_is_calibrated_as_outside():
     rows = np.vstack([ROWS, [[5.0, 0.0]]])
     forest = BatchMPF(n_estimators=20, tree=Tree(max_depth=6), random_state=0).fit(rows)
     beyond = rows[-1] + [5.0 - ROWS[:, 0].max(), 0.0]
@@ -66,7 +66,7 @@ def test_a_row_that_holds_up_the_domain_is_calibrated_as_beyond_it():
     assert calibration(forest)[-1] < forest.score_samples(rows[-1:])[0]
 
 
-def test_the_box_of_all_others_and_what_lies_beyond_it():
+def test_boxes_without_each_row_and_rows_moved_beyond():
     rows = np.array([[0.0, 5.0], [1.0, 5.0], [4.0, 7.0], [9.0, 2.0]])
     facts = Facts.of(rows, np.arange(4))
     low, high = boxes_without(rows[[0, 3]], facts.lowest, facts.highest)
@@ -83,7 +83,7 @@ def members(n_points, *samples):
     return np.array([[i in sample for i in range(n_points)] for sample in samples]), np.array(list(map(len, samples)))
 
 
-def test_a_point_counts_for_the_trees_that_did_not_take_it_and_sizes_count_as_ever():
+def test_out_of_bag_weights_exclude_own_trees_and_keep_sizes():
     weights = out_of_bag_weights(*members(7, [0], [1], [0, 1, 2], [3, 4, 5], [0, 4, 5]))
     assert_allclose(weights.sum(axis=0), 1.0)
     assert_allclose(weights[:, 0], [0, 2 / 5, 0, 3 / 5, 0])
@@ -91,16 +91,16 @@ def test_a_point_counts_for_the_trees_that_did_not_take_it_and_sizes_count_as_ev
     assert_allclose(weights[:, 6], 1 / 5)
 
 
-def test_a_point_that_all_trees_took_counts_nowhere():
+def test_point_in_all_trees_has_no_weight():
     assert not out_of_bag_weights(*members(1, [0], [0])).any()
 
 
-def test_trees_of_a_size_that_all_took_a_point_leave_their_weight_to_the_others():
+def test_weight_of_exhausted_size_goes_to_other_sizes():
     assert_array_equal(out_of_bag_weights(*members(3, [0, 1], [2]))[:, 0], [0.0, 1.0])
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_rows_of_a_table_are_calibrated_by_the_trees_that_did_not_take_them(score):
+def test_table_is_calibrated_out_of_bag(score):
     """Of trees that took one row of three each, two do not know a given row."""
     rows = np.array([[0.0], [1.0], [5.0]])
     forest = StreamingMPF(n_estimators=30, max_samples=1, score_type=score, random_state=0).fit(rows)
@@ -118,7 +118,7 @@ def test_rows_of_a_table_are_calibrated_by_the_trees_that_did_not_take_them(scor
         assert_allclose(found, alone.score_samples(row[None])[0], rtol=1e-9)
 
 
-def test_some_rows_are_all_where_they_are_few_and_else_always_the_same():
+def test_some_rows_returns_all_or_fixed_subset():
     assert_array_equal(some_rows(5, 9), np.arange(5))
     chosen = some_rows(1000, 50)
     assert len(np.unique(chosen)) == 50
@@ -131,7 +131,7 @@ def test_some_rows_are_all_where_they_are_few_and_else_always_the_same():
 @pytest.mark.parametrize("kind", FORESTS)
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("rate", [0.05, 0.2])
-def test_a_row_is_flagged_if_and_only_if_its_p_value_is_at_most_the_rate(kind, score, rate):
+def test_row_is_flagged_iff_p_value_is_at_most_rate(kind, score, rate):
     forest = build(kind, score_type=score, false_alarm_rate=rate).fit(ROWS)
     p_values = forest.p_value(NEW)
     assert_array_equal(forest.predict(NEW) == -1, p_values <= rate)
@@ -141,7 +141,7 @@ def test_a_row_is_flagged_if_and_only_if_its_p_value_is_at_most_the_rate(kind, s
 
 
 @pytest.mark.parametrize("kind", FORESTS)
-def test_p_values_need_no_rate(kind):
+def test_p_values_do_not_need_rate(kind):
     forest = build(kind).fit(ROWS)
     p_values = forest.p_value(NEW)
     assert p_values[-2:].max() < 0.1 < np.median(p_values[:-2])
@@ -149,13 +149,13 @@ def test_p_values_need_no_rate(kind):
 
 
 @pytest.mark.parametrize("kind", FORESTS)
-def test_too_few_rows_for_a_rate_are_refused_and_the_message_says_how_many_it_takes(kind):
+def test_too_few_rows_for_rate_raise_with_required_number(kind):
     forest = build(kind, false_alarm_rate=0.001)
     with pytest.raises(ValueError, match=r"false alarm rate of 0.001 needs at least 999 calibration scores"):
         forest.fit(ROWS).predict(NEW)
 
 
-def test_a_fit_that_is_refused_changes_nothing():
+def test_failed_fit_changes_nothing():
     forest = build("table").fit(ROWS)
     before = forest.score_samples(NEW)
     with pytest.raises(ValueError, match="needs at least"):
@@ -165,7 +165,7 @@ def test_a_fit_that_is_refused_changes_nothing():
 
 @pytest.mark.parametrize("rate", [0, 1, -0.1, 1.5, "much"])
 @pytest.mark.parametrize("kind", ["table", "batch"])
-def test_a_rate_must_lie_between_0_and_1(kind, rate):
+def test_rate_must_be_between_0_and_1(kind, rate):
     with pytest.raises(ValueError, match="false_alarm_rate"):
         build(kind, false_alarm_rate=rate).fit(ROWS)
     with pytest.raises((ValueError, TypeError), match="rate"):
@@ -173,24 +173,24 @@ def test_a_rate_must_lie_between_0_and_1(kind, rate):
 
 
 @pytest.mark.parametrize("kind", FORESTS)
-def test_two_ways_to_say_how_many_to_flag_are_one_too_many(kind):
+def test_contamination_and_rate_exclude_each_other(kind):
     with pytest.raises(ValueError, match=r"contamination=0.1 and false_alarm_rate=0.05"):
         build(kind, contamination=0.1, false_alarm_rate=0.05).fit(ROWS)
 
 
-def test_p_values_of_an_unfitted_forest():
+def test_p_value_of_unfitted_forest_raises():
     with pytest.raises(NotFittedError):
         StreamingMPF().p_value(NEW)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORESTS if kind != "window"])
-def test_p_values_survive_a_file(kind, tmp_path):
+def test_p_values_survive_file(kind, tmp_path):
     forest = build(kind, false_alarm_rate=0.1).fit(ROWS)
     forest.save(tmp_path / "forest.mpf")
     assert_array_equal(load_model(tmp_path / "forest.mpf").p_value(NEW), forest.p_value(NEW))
 
 
-def test_anomalies_at_a_false_discovery_rate_are_fewer_than_rows_with_small_p_values():
+def test_predict_fdr_flags_fewer_rows_than_small_p_values():
     forest = StreamingMPF(n_estimators=20, random_state=0).fit(np.random.default_rng(1).normal(size=(400, 2)))
     rows = np.vstack([np.random.default_rng(2).normal(size=(200, 2)), np.full((10, 2), 8.0)])
     found = forest.predict_fdr(rows, rate=0.1)
@@ -201,7 +201,7 @@ def test_anomalies_at_a_false_discovery_rate_are_fewer_than_rows_with_small_p_va
 # ---- streams --------------------------------------------------------------------------------------------------------
 
 
-def test_p_values_of_a_stream_follow_what_it_holds():
+def test_p_values_of_stream_follow_points_held():
     forest = StreamingMPF(n_estimators=12, window=60, random_state=0).fit(ROWS)
     before = forest.p_value(NEW)
     forest.partial_fit(ROWS + 9.0)
@@ -212,7 +212,7 @@ def test_p_values_of_a_stream_follow_what_it_holds():
 
 
 @pytest.mark.parametrize("size", [1, 7, 60])
-def test_running_p_values_compare_each_score_with_those_before_in_any_chunks(size):
+def test_running_p_values_compare_with_earlier_scores_in_any_chunks(size):
     forest, twin = (StreamingMPF(n_estimators=5, window=20, random_state=0) for _ in range(2))
     scores = twin.score_then_learn(ROWS)
     expected = [(1 + (scores[:i] <= scores[i]).sum()) / (i + 1) for i in range(len(ROWS))]
@@ -220,13 +220,13 @@ def test_running_p_values_compare_each_score_with_those_before_in_any_chunks(siz
     assert_allclose(np.concatenate(parts), expected)
 
 
-def test_running_p_values_compare_with_the_last_thousand_or_as_many_as_a_rate_needs():
+def test_running_p_values_compare_with_last_scores_that_rate_needs():
     for rate, n in ((None, 1000), (0.05, 1000), (0.001, 10_000)):
         forest = StreamingMPF(n_estimators=1, window=5, false_alarm_rate=rate, random_state=0).partial_fit(ROWS[:5])
         assert forest._stream.calibration.n == n
 
 
-def test_a_point_that_is_deleted_no_longer_judges_others(tmp_path):
+def test_score_of_deleted_point_is_removed(tmp_path):
     forest = StreamingMPF(n_estimators=5, window=20, random_state=0)
     forest.detect_then_learn(ROWS[:20])
     assert len(forest._stream.calibration) == 20
@@ -237,7 +237,7 @@ def test_a_point_that_is_deleted_no_longer_judges_others(tmp_path):
     assert_array_equal(loaded.detect_then_learn(ROWS[20:]).p_values, forest.detect_then_learn(ROWS[20:]).p_values)
 
 
-def test_the_first_row_that_is_judged_is_compared_with_the_points_held():
+def test_first_detected_row_is_compared_with_points_held():
     forest = StreamingMPF(n_estimators=5, window=20, random_state=0)
     forest.score_then_learn(ROWS[:30])
     expected = forest.p_value(ROWS[30:31])
@@ -246,7 +246,7 @@ def test_the_first_row_that_is_judged_is_compared_with_the_points_held():
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_rows_beyond_a_domain_that_was_given_are_calibrated_by_the_rest(score):
+def test_rows_outside_given_domain_are_calibrated_by_others(score):
     forest = BatchMPF(
         n_estimators=5, tree=Tree(max_depth=4, domain=[[-0.5, -0.5], [0.5, 0.5]]), score_type=score, random_state=0
     ).fit(ROWS)
@@ -258,7 +258,7 @@ def test_rows_beyond_a_domain_that_was_given_are_calibrated_by_the_rest(score):
     assert np.isfinite(calibration(forest)).all()
 
 
-def test_rows_beyond_a_domain_are_calibrated_without_what_they_add_to_the_outside():
+def test_rows_outside_domain_are_left_out_of_outside_count():
     rows = np.vstack([ROWS / 10, [[5.0, 5.0]]])
     forest = BatchMPF(n_estimators=5, tree=Tree(max_depth=4, domain=[[-0.5, -0.5], [0.5, 0.5]]), random_state=0).fit(
         rows
@@ -267,14 +267,14 @@ def test_rows_beyond_a_domain_are_calibrated_without_what_they_add_to_the_outsid
     assert_allclose(calibration(forest)[-1], removed.score_samples(rows[-1:])[0])
 
 
-def test_rows_of_a_batch_that_lack_values_are_calibrated_as_new_ones_are_scored():
+def test_incomplete_rows_of_batch_are_calibrated_like_new_rows():
     rng = np.random.default_rng(8)
     rows, new = (np.where(rng.uniform(size=(600, 3)) < 0.3, np.nan, rng.normal(size=(600, 3))) for _ in range(2))
     forest = BatchMPF(n_estimators=20, tree=Tree(max_depth=5), missing="marginalise", random_state=0).fit(rows)
     assert abs((forest.p_value(new) <= 0.3).mean() - 0.3) < 0.1
 
 
-def test_a_row_at_the_edge_is_calibrated_up_to_the_lifetime_of_the_forest():
+def test_row_on_edge_is_calibrated_up_to_lifetime_of_forest():
     rows = np.vstack([ROWS, [[30.0, 30.0]]])
     forest = BatchMPF(
         n_estimators=10, tree=Tree(lifetime=3.0, max_depth=8), score_type="typicality", random_state=0
@@ -302,7 +302,7 @@ def test_batch_recalibrates_after_many_new_rows_only():
 
 
 @pytest.mark.parametrize("change", ["delete_rows", "merge"])
-def test_a_batch_whose_counts_have_changed_waits_for_rows_to_compare_with(change):
+def test_changed_batch_has_no_p_values_until_recalibrated(change):
     forest = BatchMPF(n_estimators=5, tree=Tree(max_depth=5, domain=[[-9] * 2, [9] * 2]), random_state=0).fit(ROWS)
     other = copy.deepcopy(forest)
     forest.delete_rows(ROWS[:1])
@@ -315,7 +315,7 @@ def test_a_batch_whose_counts_have_changed_waits_for_rows_to_compare_with(change
     assert forest.p_value(NEW)[-1] < 0.1
 
 
-def test_a_summary_that_cannot_meet_its_rate_can_still_be_saved(tmp_path):
+def test_summary_with_unreachable_rate_can_be_saved(tmp_path):
     rows = np.random.default_rng(2).normal(size=(300, 2))
     forest = StreamingMPF(n_estimators=3, window=None, tree=Tree(max_depth=4), false_alarm_rate=0.001, random_state=0)
     forest.partial_fit(rows).save(tmp_path / "summary.mpf")
@@ -326,7 +326,7 @@ def test_a_summary_that_cannot_meet_its_rate_can_still_be_saved(tmp_path):
     assert_array_equal(loaded.p_value(NEW), forest.p_value(NEW))
 
 
-def test_a_batch_that_cannot_meet_its_rate_says_so_and_can_still_be_saved(tmp_path):
+def test_batch_with_unreachable_rate_raises_and_can_be_saved(tmp_path):
     rows = np.random.default_rng(2).normal(size=(1200, 2))
     forest = BatchMPF(n_estimators=3, tree=Tree(max_depth=4), false_alarm_rate=0.001, random_state=0).fit(rows)
     assert forest.predict(NEW)[-1] == -1
@@ -342,7 +342,7 @@ def test_a_batch_that_cannot_meet_its_rate_says_so_and_can_still_be_saved(tmp_pa
     assert loaded.partial_fit(rows).predict(NEW)[-1] == -1
 
 
-def test_a_higher_precision_asked_for_later_is_calibrated_for():
+def test_lower_rate_set_later_gets_more_calibration_scores():
     rows = np.random.default_rng(2).normal(size=(1200, 2))
     forest = StreamingMPF(n_estimators=2, window=1200, random_state=0).fit(rows)
     forest.p_value(NEW)
@@ -350,12 +350,12 @@ def test_a_higher_precision_asked_for_later_is_calibrated_for():
     assert forest.predict(NEW)[-1] == -1
 
 
-def test_a_rate_may_be_of_any_kind_of_float():
+def test_rate_may_be_any_float_type():
     forest = build("table", false_alarm_rate=np.float32(0.25)).fit(ROWS)
     assert_array_equal(forest.predict(NEW) == -1, forest.p_value(NEW) <= 0.25)
 
 
-def test_far_rows_do_not_underflow_where_trees_are_averaged_first():
+def test_far_rows_do_not_underflow_when_trees_are_averaged_first():
     rows = np.vstack([np.random.default_rng(4).normal(size=(300, 2)), [[1e4, 1e4]]])
     forest = StreamingMPF(
         n_estimators=30, score_type="multiscale", tree=Tree(feature_weights=None), random_state=0
@@ -364,7 +364,7 @@ def test_far_rows_do_not_underflow_where_trees_are_averaged_first():
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 40])
-def test_a_share_of_rows_of_which_some_are_impossible_has_a_line(n):
+def test_contamination_with_impossible_rows_has_threshold(n):
     forest = StreamingMPF(
         n_estimators=10, window=40, tree=Tree(domain="data"), score_type="log_mass", contamination=0.05, random_state=0
     ).partial_fit(ROWS[:n])

@@ -29,7 +29,7 @@ def fitted(request):
     return build(request.param).fit(ROWS, groups=COUNTRY)
 
 
-def test_groups_come_from_an_array_a_column_or_its_number(fitted):
+def test_groups_may_be_array_column_name_or_column_index(fitted):
     kind = type(fitted.estimator_)
     expected = fitted.detect(ROWS, groups=COUNTRY)
     for X, by in ((FRAME, "country"), (FRAME, 2), (pl.from_pandas(FRAME), "country"), (FRAME.to_numpy(), 2)):
@@ -38,7 +38,7 @@ def test_groups_come_from_an_array_a_column_or_its_number(fitted):
         assert_array_equal(found.is_anomaly, expected.is_anomaly)
 
 
-def test_the_column_may_be_a_feature_too():
+def test_column_of_groups_may_be_feature():
     coded = FRAME.assign(country=FRAME["country"].map({"DE": 0, "LU": 1, "MT": 2}))
     without, with_it = (build(calibrate_by="country", is_feature=flag).fit(coded) for flag in (False, True))
     assert without.groups_ == with_it.groups_ == [0.0, 1.0]
@@ -60,7 +60,7 @@ def test_all_methods_agree(fitted):
     assert [one.p_value for one in explained] == found.p_values[:3].tolist()
 
 
-def test_small_unknown_and_missing_groups_share_a_calibration():
+def test_small_unknown_and_missing_groups_share_calibration():
     forest = build(min_group=100).fit(ROWS, groups=COUNTRY)
     assert forest.groups_ == ["DE", "LU"]
     labels = ["MT", "XK", None, np.nan]
@@ -76,7 +76,7 @@ def test_small_unknown_and_missing_groups_share_a_calibration():
     assert rare.groups_ == ["DE"]  # 200 scores do not show a rate of 0.004
 
 
-def test_files_hold_the_groups(fitted, tmp_path, cli):
+def test_saved_detector_keeps_groups(fitted, tmp_path, cli):
     fitted.save(tmp_path / "grouped.mpf", notes={"a": 1})
     for again in (
         polyaforest.load(tmp_path / "grouped.mpf"),
@@ -91,7 +91,7 @@ def test_files_hold_the_groups(fitted, tmp_path, cli):
     assert "calibrated within groups" in said
 
 
-def test_groups_that_cannot_be_are_refused_when_they_are_read(fitted):
+def test_invalid_groups_in_files_are_rejected(fitted):
     header, arrays = unpack(fitted.to_bytes())
     for change in (
         {"groups/lengths": np.array([1, 2])},
@@ -106,7 +106,7 @@ def test_groups_that_cannot_be_are_refused_when_they_are_read(fitted):
             loads(pack({**header, "labels": labels}, arrays, is_compact=False))
 
 
-def test_what_cannot_be_calibrated_is_refused():
+def test_invalid_groups_are_rejected():
     for given, X, groups, message in (
         ({}, ROWS, None, "pass groups=, one for each row"),
         ({}, ROWS, COUNTRY[:5], "there are 5 groups for 1120 rows"),
@@ -128,7 +128,7 @@ def test_what_cannot_be_calibrated_is_refused():
         unfitted.detect(ROWS, groups=COUNTRY)
 
 
-def test_a_fit_that_fails_changes_nothing():
+def test_failed_fit_changes_nothing():
     forest = build().fit(ROWS, groups=COUNTRY)
     before = forest.to_bytes()
     with pytest.raises(ValueError, match="groups for"):

@@ -21,7 +21,7 @@ def forests(make, policy):
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 @pytest.mark.parametrize("make", [StreamingMPF, BatchMPF])
-def test_what_was_asked_before_rows_came_does_not_matter_after(make, policy):
+def test_earlier_reads_do_not_change_later_results(make, policy):
     asked, silent = forests(make, policy)
     asked.detect(ROWS)
     asked.explain(ROWS[:3])
@@ -34,7 +34,7 @@ def test_what_was_asked_before_rows_came_does_not_matter_after(make, policy):
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 @pytest.mark.parametrize("make", [StreamingMPF, BatchMPF])
-def test_a_file_or_pickle_made_before_anyone_asked_answers_the_same_after_more_rows(make, policy, tmp_path):
+def test_unread_file_or_pickle_gives_same_results_after_more_rows(make, policy, tmp_path):
     forest, twin = forests(make, policy)
     forest.save(tmp_path / "model")
     for other in (load(tmp_path / "model"), pickle.loads(pickle.dumps(twin)), twin):
@@ -46,7 +46,7 @@ def test_a_file_or_pickle_made_before_anyone_asked_answers_the_same_after_more_r
             np.testing.assert_array_equal(mine, theirs)
 
 
-def test_what_is_derived_from_a_forest_is_not_shared_with_its_copies():
+def test_copies_do_not_share_derived_values():
     forest = BatchMPF(n_estimators=3, random_state=0).fit(ROWS)
     forest.detect(ROWS)
     twin = pickle.loads(pickle.dumps(forest))
@@ -58,13 +58,13 @@ def test_what_is_derived_from_a_forest_is_not_shared_with_its_copies():
 
 
 @pytest.mark.parametrize("make", [StreamingMPF, BatchMPF])
-def test_notes_do_not_move_the_threshold(make, tmp_path):
+def test_notes_do_not_change_threshold(make, tmp_path):
     forest = make(n_estimators=3, random_state=0).fit(ROWS)
     forest.save(tmp_path / "model", notes={"line": -0.5})
     assert load(tmp_path / "model").offset_ == forest.offset_
 
 
-def test_the_line_of_an_earlier_command_line_is_the_threshold_until_another_is_placed(tmp_path):
+def test_line_in_notes_of_early_version_is_threshold_until_recomputed(tmp_path):
     forest = BatchMPF(n_estimators=3, random_state=0).fit(ROWS)
     expected = forest.offset_
     forest.save(tmp_path / "old", notes={"columns": ["a", "b"], "line": -0.5})
@@ -77,7 +77,7 @@ def test_the_line_of_an_earlier_command_line_is_the_threshold_until_another_is_p
     assert load(tmp_path / "new").notes == {"columns": ["a", "b"]}
 
 
-def test_rows_without_a_p_value_are_no_hypotheses():
+def test_rows_without_p_value_are_not_tested():
     p_values = np.array([np.nan, 0.02, 0.3, np.nan, np.nan, 0.04, np.nan])
     known = ~np.isnan(p_values)
     rejected = benjamini_hochberg(p_values, 0.1)
@@ -86,7 +86,7 @@ def test_rows_without_a_p_value_are_no_hypotheses():
     assert not benjamini_hochberg(np.full(3, np.nan), 0.5).any()
 
 
-def test_discoveries_in_a_series_do_not_depend_on_rows_that_end_no_shingle():
+def test_discoveries_in_series_ignore_rows_without_score():
     wave = np.sin(np.arange(500.0))
     series = SeriesMPF(StreamingMPF(n_estimators=10, random_state=0), shingle=4).fit(wave)
     ahead = np.sin(np.arange(500.0, 540.0))
@@ -98,7 +98,7 @@ def test_discoveries_in_a_series_do_not_depend_on_rows_that_end_no_shingle():
     assert (series.predict_fdr(with_gap, 0.1)[len(ahead) :] == 1).all()
 
 
-def test_a_row_of_several_channels_is_no_line_of_readings():
+def test_one_dimensional_readings_need_single_channel():
     series = SeriesMPF(StreamingMPF(n_estimators=3, random_state=0), shingle=2).fit(ROWS)
     with pytest.raises(ValueError, match="Reshape your data"):
         series.score_samples(ROWS[0])

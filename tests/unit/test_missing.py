@@ -59,7 +59,7 @@ def edges_along(forest, k):
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_the_mass_is_that_of_all_leaves_the_row_may_be_in(estimator, domain):
+def test_mass_is_total_over_possible_leaves(estimator, domain):
     forest = build(estimator, domain=DOMAINS[domain], prior_strength=0.3).fit(ROWS)
     for hidden in PATTERNS[1:]:
         rows = hide(probes(), hidden)
@@ -71,7 +71,7 @@ def test_the_mass_is_that_of_all_leaves_the_row_may_be_in(estimator, domain):
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_all_values_of_the_missing_feature_lead_to_the_leaves_that_are_counted(estimator, domain):
+def test_possible_leaves_are_those_of_all_values(estimator, domain):
     """Every place where anything changes along the feature, and its neighbours, tell all leaves there are."""
     forest = build(estimator, domain=DOMAINS[domain], prior_strength=0.3, max_depth=3).fit(ROWS)
     trees, known = forest.forest_, forest.posterior_
@@ -98,7 +98,7 @@ def test_all_values_of_the_missing_feature_lead_to_the_leaves_that_are_counted(e
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_a_row_that_lacks_everything_has_all_the_mass(estimator, domain):
+def test_empty_row_has_mass_one(estimator, domain):
     forest = build(estimator, domain=DOMAINS[domain]).fit(ROWS)
     nothing = np.full((1, 3), NAN)
     assert_allclose(forest.tree_masses(nothing), 1.0, rtol=1e-12)
@@ -114,7 +114,7 @@ def test_a_row_that_lacks_everything_has_all_the_mass(estimator, domain):
     assert_allclose(latest, 1 - np.mean(left_out) - np.exp(known.outside).mean(), rtol=1e-10)
 
 
-def test_the_mass_at_a_lifetime_is_that_of_all_cells_the_row_may_be_in(estimator):
+def test_mass_at_lifetime_is_total_over_possible_cells(estimator):
     forest = build(estimator).fit(ROWS)
     times = [0.0, 0.3, 1.0, 4.0, 20.0, np.inf]
     for hidden in PATTERNS[1:]:
@@ -128,7 +128,7 @@ def test_the_mass_at_a_lifetime_is_that_of_all_cells_the_row_may_be_in(estimator
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_scores_are_what_their_definitions_make_of_the_marginal_masses(estimator, score):
+def test_scores_follow_from_marginal_masses(estimator, score):
     forest = build(estimator, score_type=score).fit(ROWS)
     scores = forest.score_samples(GAPPY)
     if score == "mass":
@@ -154,7 +154,7 @@ def test_scores_are_what_their_definitions_make_of_the_marginal_masses(estimator
 
 @pytest.mark.parametrize("window", ["auto", 16])
 @pytest.mark.parametrize("score", SCORES)
-def test_complete_rows_are_scored_as_ever_bit_for_bit(window, score):
+def test_complete_rows_keep_their_scores_bit_for_bit(window, score):
     forest, strict = (
         build(window=window, score_type=score, missing=missing).fit(ROWS) for missing in ("marginalise", "error")
     )
@@ -176,7 +176,7 @@ def test_complete_rows_are_scored_as_ever_bit_for_bit(window, score):
     assert forest.offset_ == strict.offset_
 
 
-def test_far_rows_keep_their_order_where_masses_underflow(estimator):
+def test_far_rows_keep_order_when_masses_underflow(estimator):
     forest = build(estimator, score_type="multiscale").fit(ROWS)
     far = np.array([[10.0**power, NAN, NAN] for power in (4, 5, 6)])
     scores = forest.score_samples(far)
@@ -184,7 +184,7 @@ def test_far_rows_keep_their_order_where_masses_underflow(estimator):
     assert (np.diff(scores) < 0).all()
 
 
-def test_verdicts_read_marginal_masses(estimator):
+def test_verdicts_use_marginal_masses(estimator):
     forest = build(estimator).fit(ROWS)
     masses = np.sort(forest.tree_masses(GAPPY), axis=1)
     assert_array_equal(forest.epsilon_level(GAPPY, phi=0.5), masses[:, 1])
@@ -194,7 +194,7 @@ def test_verdicts_read_marginal_masses(estimator):
 
 @pytest.mark.parametrize("weights", ["auto", [1.0, 0.0, 2.0]])
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_the_density_of_what_is_there_is_the_density_with_the_rest_integrated_out(estimator, domain, weights):
+def test_density_integrates_missing_features_out(estimator, domain, weights):
     """Along the missing feature the density changes at edges only within the world, and falls exponentially beyond."""
     forest = build(estimator, domain=DOMAINS[domain], prior_strength=0.3, feature_weights=weights, n_estimators=1).fit(
         ROWS
@@ -218,7 +218,7 @@ def test_the_density_of_what_is_there_is_the_density_with_the_rest_integrated_ou
         assert np.exp(forest.log_density(gappy[None])[0]) == pytest.approx(total, rel=1e-6)
 
 
-def test_an_empty_forest_says_one_half_of_anything():
+def test_empty_forest_gives_mass_of_one_half():
     forest = build(window=5)
     forest.partial_fit(ROWS[:1]).delete(0)
     assert_array_equal(forest.mass(GAPPY), 0.5)
@@ -242,7 +242,7 @@ def spread_of(column, donors):
     return math.sqrt((np.nanmax(column) - np.nanmin(column)) * np.abs(donors - donors.mean()).mean())
 
 
-def test_a_table_is_filled_from_the_nearest_rows_that_have_the_value(monkeypatch):
+def test_table_is_imputed_from_nearest_rows_with_value(monkeypatch):
     monkeypatch.setattr(imputation, "MOST", 8)
     monkeypatch.setattr(imputation, "_AT_ONCE", 3)
     rows = hide(ROWS, np.random.default_rng(1).random(ROWS.shape) < 0.3)
@@ -256,7 +256,7 @@ def test_a_table_is_filled_from_the_nearest_rows_that_have_the_value(monkeypatch
         assert filled[i, k] == rows[donors[k][plain_donor(rows[i], k, rows[donors[k]], spread)], k]
 
 
-def test_rows_with_nothing_in_common_with_any_donor_take_turns():
+def test_rows_without_common_features_cycle_through_donors():
     rows = np.array([[1.0, 2.0], [NAN, NAN], [3.0, 4.0], [NAN, NAN]])
     assert_array_equal(imputation.fill_table(StreamingMPF(), rows)[[1, 3], 0], [3.0, 3.0])
     rows = np.array([[1.0, 2.0], [NAN, NAN], [NAN, NAN], [3.0, 4.0]])
@@ -268,7 +268,7 @@ def test_complete_table_is_not_changed():
 
 
 @pytest.mark.parametrize("window", ["auto", 16, None])
-def test_a_forest_fitted_on_gaps_is_that_of_the_table_filled_in(window):
+def test_forest_fitted_on_gaps_equals_forest_of_imputed_table(window):
     rows = hide(ROWS, np.random.default_rng(2).random(ROWS.shape) < 0.2)
     parameters = {"window": window, "max_depth": 5}
     forest = build(**parameters).fit(rows)
@@ -277,7 +277,7 @@ def test_a_forest_fitted_on_gaps_is_that_of_the_table_filled_in(window):
         assert_array_equal(mine, theirs)
 
 
-def test_the_threshold_of_a_batch_forest_is_placed_by_rows_as_they_were_given():
+def test_threshold_of_batch_forest_uses_raw_rows():
     rows = hide(ROWS, np.random.default_rng(2).random(ROWS.shape) < 0.2)
     forest = build(BatchMPF, contamination=0.25)
     assert (forest.fit_predict(rows) == -1).sum() == 6
@@ -285,7 +285,7 @@ def test_the_threshold_of_a_batch_forest_is_placed_by_rows_as_they_were_given():
 
 @pytest.mark.parametrize("window", [12, Window(duration=9.0), Reservoir(12, half_life=10)])
 @pytest.mark.parametrize("score", SCORES)
-def test_a_stream_with_gaps_is_the_same_row_by_row_and_in_chunks(window, score):
+def test_stream_with_gaps_is_same_row_by_row_and_in_chunks(window, score):
     rows = hide(ROWS, np.random.default_rng(3).random(ROWS.shape) < 0.2)
     rows[0] = ROWS[0]
     times = np.arange(24.0)
@@ -304,14 +304,14 @@ def test_a_stream_with_gaps_is_the_same_row_by_row_and_in_chunks(window, score):
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_a_row_of_a_stream_is_scored_as_score_samples_would_just_before_it_is_learned(score):
+def test_stream_scores_row_as_score_samples_before_learning(score):
     forest = build(window=12, score_type=score).partial_fit(ROWS[:14])
     for row in (GAPPY[:1], ROWS[14:15], GAPPY[1:2], GAPPY[2:3]):
         before = forest.score_samples(row)
         assert_allclose(forest.score_then_learn(row), before, rtol=1e-12)
 
 
-def test_a_point_of_a_stream_is_learned_with_the_values_of_its_donor():
+def test_stream_learns_point_with_values_of_donor():
     forest = build(window=10).partial_fit([[0.0, 10.0], [1.0, 20.0], [5.0, 30.0]])
     key = forest.insert([1.1, NAN])
     assert_array_equal(forest.points_[-1], [1.1, 20.0])
@@ -322,7 +322,7 @@ def test_a_point_of_a_stream_is_learned_with_the_values_of_its_donor():
     assert_whole(forest)
 
 
-def test_of_equally_near_donors_and_of_many_the_latest_counts(monkeypatch):
+def test_latest_of_equally_near_donors_is_used(monkeypatch):
     assert_array_equal(imputation.fill_row(np.array([1.0, NAN]), np.array([[1.0, 1.0], [3.0, 2.0]])), [1.0, 3.0])
     monkeypatch.setattr(imputation, "MOST", 2)
     forest = build(window=10).partial_fit([[1.0, 2.0], [8.0, 3.0], [9.0, 4.0]])
@@ -330,7 +330,7 @@ def test_of_equally_near_donors_and_of_many_the_latest_counts(monkeypatch):
     assert_array_equal(forest.points_[-2:], [[1.0, 3.0], [8.5, 4.0]])
 
 
-def test_a_summary_learns_what_it_would_expect(monkeypatch):
+def test_summary_imputes_from_its_trees(monkeypatch):
     monkeypatch.setattr(stream, "WARM_UP", 8)
     forest = build(window=None, max_depth=4).partial_fit(ROWS[:20])
     other = build(window=None, max_depth=4).partial_fit(ROWS[:20])
@@ -340,7 +340,7 @@ def test_a_summary_learns_what_it_would_expect(monkeypatch):
     assert bits(forest) == bits(other)
 
 
-def test_a_batch_forest_counts_rows_filled_from_their_chunk():
+def test_batch_forest_imputes_rows_from_their_chunk():
     setting = {"domain": DOMAINS["fixed"]}
     rows = hide(ROWS, np.random.default_rng(4).random(ROWS.shape) < 0.2)
     forest = build(BatchMPF, **setting).fit(ROWS)
@@ -354,7 +354,7 @@ def test_a_batch_forest_counts_rows_filled_from_their_chunk():
 # ---- filling in ------------------------------------------------------------------------------------------------------
 
 
-def test_the_mean_is_that_of_the_centres_of_cells_by_weight():
+def test_mean_is_weighted_mean_of_cell_centres():
     forest = build(missing="error").fit(ROWS)
     trees, known = forest.forest_, forest.posterior_
     filled = forest.impute(GAPPY)
@@ -369,7 +369,7 @@ def test_the_mean_is_that_of_the_centres_of_cells_by_weight():
             assert filled[i, k] == pytest.approx(np.mean(means), rel=1e-9)
 
 
-def test_the_mode_is_the_centre_of_one_cell():
+def test_mode_is_centre_of_one_cell():
     forest = build().fit(ROWS)
     trees, known = forest.forest_, forest.posterior_
     filled = forest.impute(GAPPY[:4], how="mode")
@@ -379,7 +379,7 @@ def test_the_mode_is_the_centre_of_one_cell():
         assert_allclose(found, np.where(np.isnan(x), (trees.lower[t, j] + trees.upper[t, j]) / 2, x))
 
 
-def test_cells_of_a_process_count_by_mass_over_width():
+def test_cells_of_process_are_weighted_by_mass_over_width():
     forest = build(BatchMPF, n_estimators=1, max_depth=1, domain=[[0.0, 0.0], [1.0, 1.0]], feature_weights=[1.0, 0.0])
     rows = np.random.default_rng(5).random((40, 2)) * [0.3, 1.0]
     forest.fit(rows)
@@ -392,7 +392,7 @@ def test_cells_of_a_process_count_by_mass_over_width():
 
 
 @pytest.mark.parametrize("how", ["mean", "mode"])
-def test_what_is_there_stays_and_the_input_is_left_alone(estimator, how):
+def test_impute_keeps_observed_values_and_input(estimator, how):
     forest = build(estimator).fit(ROWS)
     before = GAPPY.copy()
     filled = forest.impute(GAPPY, how=how)
@@ -403,7 +403,7 @@ def test_what_is_there_stays_and_the_input_is_left_alone(estimator, how):
     assert forest.impute(ROWS) is not ROWS
 
 
-def test_values_filled_in_follow_those_that_are_there():
+def test_imputed_values_follow_observed_values():
     x = np.linspace(0, 1, 64)
     rows = np.stack([x, 100 * x], axis=1)
     forest = build(n_estimators=10, max_samples=None).fit(rows)
@@ -412,7 +412,7 @@ def test_values_filled_in_follow_those_that_are_there():
     assert found[2, 0] == pytest.approx(0.5, abs=0.05)
 
 
-def test_the_mean_of_two_clusters_lies_between_them_and_the_mode_in_one():
+def test_mean_lies_between_clusters_and_mode_in_one():
     rows = np.vstack([RNG.normal([0.0, -10.0], 0.1, (20, 2)), RNG.normal([0.0, 10.0], 0.1, (30, 2))])
     forest = build(n_estimators=5, max_samples=None).fit(rows)
     assert abs(forest.impute([[0.0, NAN]])[0, 1]) < 9
@@ -420,7 +420,7 @@ def test_the_mean_of_two_clusters_lies_between_them_and_the_mode_in_one():
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_the_unit_of_time_is_found_again(estimator, score):
+def test_unit_of_time_is_derived_from_lifetimes(estimator, score):
     plain = build(estimator, score_type=score, feature_weights=None).fit(ROWS)
     scaled = build(estimator, score_type=score, feature_weights=[4.0, 4.0, 4.0]).fit(ROWS)
     assert plain._unit_of_time == pytest.approx(4 * scaled._unit_of_time)
@@ -433,7 +433,7 @@ def test_the_unit_of_time_is_found_again(estimator, score):
 # ---- bad input -------------------------------------------------------------------------------------------------------
 
 
-def test_missing_values_are_refused_on_request(estimator):
+def test_missing_error_rejects_gaps(estimator):
     forest = build(estimator, missing="error").fit(ROWS)
     for method in (forest.fit, forest.score_samples, forest.mass, forest.log_density):
         with pytest.raises(ValueError, match=r'NaN: row 0, column 1 is missing .* set missing="impute"'):
@@ -441,14 +441,14 @@ def test_missing_values_are_refused_on_request(estimator):
 
 
 @pytest.mark.parametrize("method", ["leaves", "delete_rows"])
-def test_where_rows_must_be_complete_it_says_so(method, estimator):
+def test_methods_for_complete_rows_reject_gaps(method, estimator):
     forest = build(estimator).fit(ROWS)
     with pytest.raises(ValueError, match=r"row 0, column 1 is missing .* complete rows: .* impute"):
         getattr(forest, method)(GAPPY)
     assert forest.n_points_ == 24
 
 
-def test_infinity_is_always_refused(estimator):
+def test_infinity_is_always_rejected(estimator):
     forest = build(estimator).fit(ROWS)
     bad = GAPPY.copy()
     bad[1, 2] = np.inf
@@ -461,7 +461,7 @@ def test_infinity_is_always_refused(estimator):
         forest.score_samples(np.where(np.isinf(bad), 1e101, bad))
 
 
-def test_a_column_without_any_value_is_refused_by_name(estimator):
+def test_column_without_values_is_rejected_by_name(estimator):
     frame = pd.DataFrame({"load": [1.0, 2.0], "heat": [NAN, NAN]})
     with pytest.raises(ValueError, match="column 'heat' is missing in all 2 rows"):
         build(estimator).fit(frame)
@@ -469,14 +469,14 @@ def test_a_column_without_any_value_is_refused_by_name(estimator):
         build(BatchMPF).fit(ROWS[:, :2]).partial_fit(frame.to_numpy())
 
 
-def test_unknown_words_are_refused(estimator):
+def test_unknown_options_are_rejected(estimator):
     with pytest.raises(InvalidParameterError, match="missing"):
         build(estimator, missing="drop").fit(ROWS)
     with pytest.raises(ValueError, match='how must be "mean" or "mode"'):
         build(estimator).fit(ROWS).impute(GAPPY, how="median")
 
 
-def test_filling_in_needs_a_forest_that_knows_something(estimator):
+def test_impute_requires_fitted_nonempty_forest(estimator):
     with pytest.raises(NotFittedError):
         build(estimator).impute(GAPPY)
     forest = build(window=5)
@@ -490,7 +490,7 @@ def test_filling_in_needs_a_forest_that_knows_something(estimator):
 # ---- the rest --------------------------------------------------------------------------------------------------------
 
 
-def test_gaps_of_frames_and_lists_are_read(estimator):
+def test_gaps_in_frames_and_lists_are_accepted(estimator):
     forest = build(estimator).fit(ROWS)
     expected = forest.score_samples(GAPPY)
     lists = [[None if np.isnan(value) else value for value in row] for row in GAPPY.tolist()]
@@ -499,12 +499,12 @@ def test_gaps_of_frames_and_lists_are_read(estimator):
     assert_array_equal(named.score_samples(pd.DataFrame(GAPPY, columns=["a", "b", "c"]).astype("Float64")), expected)
 
 
-def test_the_tag_says_whether_gaps_are_allowed(estimator):
+def test_tag_reports_whether_gaps_are_allowed(estimator):
     assert build(estimator).__sklearn_tags__().input_tags.allow_nan
     assert not clone(build(estimator, missing="error")).__sklearn_tags__().input_tags.allow_nan
 
 
-def test_threads_change_nothing(estimator, monkeypatch):
+def test_results_do_not_depend_on_threads(estimator, monkeypatch):
     monkeypatch.setattr(walks, "BLOCK", 5)
     rows = np.vstack([hide(ROWS[:3], hidden) for hidden in PATTERNS])
     one, two = (build(estimator, n_jobs=n_jobs).fit(ROWS) for n_jobs in (1, 2))
@@ -512,7 +512,7 @@ def test_threads_change_nothing(estimator, monkeypatch):
     assert_array_equal(one.impute(rows), two.impute(rows))
 
 
-def test_files_keep_the_parameter(estimator, tmp_path):
+def test_files_keep_missing_parameter(estimator, tmp_path):
     forest = build(estimator).fit(ROWS)
     forest.save(tmp_path / "new.mpf")
     again = polyaforest.load(tmp_path / "new.mpf")

@@ -16,7 +16,7 @@ from streams import NODE_PARTS, assert_whole, bits
 
 from polyaforest import LeafKind, Reservoir, StreamingMPF, Tree, Window
 from polyaforest.core import parallel
-from polyaforest.detectors import _streaming
+from polyaforest.detectors import streaming
 from polyaforest.forest import grow, stream
 from polyaforest.forest.integrity import check_forest
 
@@ -327,7 +327,7 @@ def test_fitted_forest_continues_as_a_stream(call):
 
 
 def test_table_is_held_as_uniform_sample_of_2048_rows(monkeypatch):
-    monkeypatch.setattr(_streaming, "_LEAST_HELD", 20)
+    monkeypatch.setattr(streaming, "_LEAST_HELD", 20)
     forest = build(window="auto").fit(ROWS, keys=[f"row {i}" for i in range(80)])
     assert (forest.n_points_, forest.n_seen_) == (20, 80)
     held = [int(key.split()[1]) for key in forest.keys_]
