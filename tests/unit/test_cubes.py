@@ -151,9 +151,9 @@ def test_left_out_row_is_as_far_from_domain_as_from_other_rows(held):
 def test_weight_of_categories_depends_on_number_and_diversity():
     rng = np.random.default_rng(0)
     first, second = rng.integers(0, 2**QUESTIONS, 2).astype(float)
-    coin, ids = np.tile([first, second], 50), rng.integers(0, 2**QUESTIONS, 100).astype(float)
+    answers, ids = np.tile([first, second], 50), rng.integers(0, 2**QUESTIONS, 100).astype(float)
     rare = np.append(np.full(99, first), second)
-    weighting = weighting_of_rows(np.column_stack([coin, ids, rare, np.full(100, first)]), 4)
+    weighting = weighting_of_rows(np.column_stack([answers, ids, rare, np.full(100, first)]), 4)
     assert 4 * weighting.deviation == pytest.approx([0.5, 0.99, 0.0198, 0.0])
     assert weighting.spread[0] == pytest.approx(np.sqrt(1.04))
     assert weighting.spread[1] == pytest.approx(np.sqrt(101))  # ids get a share of the cuts that falls as they come

@@ -547,7 +547,7 @@ def test_deletion_of_absent_rows_changes_nothing():
         assert pickle.dumps(forest) == before
 
 
-@pytest.mark.parametrize("keys", [99, "nobody", -1, [0, 99], [99, 0], ["0"], [0, 1, 2, "x"]])
+@pytest.mark.parametrize("keys", [99, "absent", -1, [0, 99], [99, 0], ["0"], [0, 1, 2, "x"]])
 def test_deletion_of_absent_keys_changes_nothing(keys):
     forest = build(window=10).partial_fit(ROWS[:10])
     before = pickle.dumps(forest)

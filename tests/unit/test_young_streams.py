@@ -44,7 +44,7 @@ def test_trees_grown_in_one_call_match_trees_grown_one_by_one(monkeypatch, param
 @pytest.mark.parametrize("entropy", [0, 2**80, [1, 2, 3]])
 def test_seeds_of_stream_match_spawned_seeds(entropy):
     spawning = np.random.SeedSequence(entropy, spawn_key=(4,), n_children_spawned=2)
-    for _ in range(2):  # the second time from memory, which nobody can have written to
+    for _ in range(2):  # the second time from memory, which no other process writes
         states, policy, samples, after = seeds_of_stream(
             np.random.SeedSequence(entropy, spawn_key=(4,), n_children_spawned=2), 5
         )
