@@ -74,20 +74,20 @@ print(visit("reading"), visit("writing"), visit("turn"))
 """
 
 
-def test_a_lock_that_others_read_is_free_in_the_child():
+def test_read_lock_is_free_in_child():
     assert run(held("reading", "reading") + "in_child(WRITE, READ, TURN)" + LET_GO) == ["free free free"] * 2
 
 
-def test_a_lock_that_another_writes_is_torn_in_the_child_until_all_is_replaced():
+def test_write_lock_is_torn_in_child_until_state_is_replaced():
     said = run(held("writing") + "in_child(READ, WRITE, TURN, REPLACE, READ, WRITE)" + LET_GO)
     assert said == ["torn torn free free free free", "free free free"]
 
 
-def test_a_turn_that_another_takes_is_free_in_the_child():
+def test_turn_is_free_in_child():
     assert run(held("turn") + "in_child(TURN, READ, WRITE)" + LET_GO) == ["free free free"] * 2
 
 
-def test_a_lock_that_was_torn_stays_so_in_a_grandchild():
+def test_torn_lock_stays_torn_in_grandchild():
     script = """
 pid = os.fork()
 if not pid:
@@ -124,7 +124,7 @@ for how in ("reading", "writing"):
         ("writing", "writing", "inside"),
     ],
 )
-def test_a_handler_that_comes_in_between_does_not_wait_for_its_own_thread(outside, inside, found):
+def test_signal_handler_does_not_deadlock_with_its_own_thread(outside, inside, found):
     script = f"""
 signal.signal(signal.SIGTERM, lambda *_: print(visit({inside!r}), flush=True))
 waiting = None

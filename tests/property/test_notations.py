@@ -52,7 +52,7 @@ def test_numbers_are_read_back(folder, numbers, convention, unit):
 
 @given(st.lists(st.tuples(amounts, st.booleans()), min_size=1, max_size=40), st.sampled_from([POINT, COMMA]))
 @settings(max_examples=examples(150))
-def test_mixed_conventions_are_refused_or_named_but_never_misread(folder, cells, convention):
+def test_mixed_conventions_are_rejected_or_named_but_never_misread(folder, cells, convention):
     other = COMMA if convention == POINT else POINT
     written = [spelled(number, *(other if odd else convention)) for number, odd in cells]
     try:
@@ -70,7 +70,7 @@ def test_mixed_conventions_are_refused_or_named_but_never_misread(folder, cells,
     st.lists(st.text(max_size=12).filter(lambda text: text.isprintable() and '"' not in text), min_size=1, max_size=20)
 )
 @settings(max_examples=examples(200))
-def test_any_text_is_read_or_refused(folder, cells):
+def test_any_text_is_read_or_rejected(folder, cells):
     path = folder / "table.parquet"
     pl.DataFrame(
         {"x": cells, "y": [float(i * i % 7) for i in range(len(cells))]}, schema={"x": pl.String, "y": pl.Float64}

@@ -36,7 +36,7 @@ READERS = st.fixed_dictionaries(
 
 
 @given(READERS, st.lists(RECORDS, max_size=12), st.integers(0, 12))
-def test_any_record_gives_a_row_or_a_reason_and_a_restart_changes_nothing(options, datas, stop):
+def test_any_record_gives_row_or_reason_and_restart_changes_nothing(options, datas, stop):
     reader, other = RecordReader(**options), RecordReader(**options)
     for place, data in enumerate(datas):
         if place == stop:
@@ -59,14 +59,14 @@ def test_any_record_gives_a_row_or_a_reason_and_a_restart_changes_nothing(option
 
 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters="."), min_size=1), NUMBERS, min_size=1))
-def test_numbers_come_out_as_they_went_in(fields):
+def test_numbers_survive_round_trip(fields):
     row = RecordReader(columns=list(fields)).parse(Record("1", json.dumps(fields).encode()))
     assert isinstance(row, ParsedRow), row
     assert row.values == [float(value) for value in fields.values()]
 
 
 @given(st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line)), st.data())
-def test_lines_are_whole_however_they_are_torn(lines, data):
+def test_lines_are_reassembled_from_any_pieces(lines, data):
     whole = b"\n".join(lines)
     torn = Lines()
     while whole:
@@ -80,7 +80,7 @@ def test_lines_are_whole_however_they_are_torn(lines, data):
 
 
 @given(st.integers(-2, 3), st.integers(50_000, 3_000_000), st.booleans())
-def test_of_a_line_that_is_too_long_only_the_start_is_kept(over, step, has_newline):
+def test_overlong_line_is_truncated(over, step, has_newline):
     long = b"x" * (LONGEST_LINE + over) + b"\n" * has_newline
     lines = Lines()
     for start in range(0, len(long), step):

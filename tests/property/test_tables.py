@@ -153,7 +153,7 @@ STARTS = [b"a,b,key\n1,2,k\n", b"a,b,key\n", b"", b"# c\na,b,key\n1,2,k\n", b'#\
 
 @given(lines_like_csv, st.sampled_from([9, 1 << 16]), st.sampled_from(STARTS))
 @settings(max_examples=examples(300))
-def test_blocks_do_not_matter(folder, content, longest_record, start):
+def test_result_does_not_depend_on_blocks(folder, content, longest_record, start):
     path = folder / "blocks.csv"
     path.write_bytes(start + content)
     options = {"columns": ["a", "b"], "key": "key"} if b"key" in start else {}
@@ -170,7 +170,7 @@ def test_blocks_do_not_matter(folder, content, longest_record, start):
 )
 @example(start=b"", content=b"true", format=None, n_bytes=64)
 @settings(max_examples=examples(300))
-def test_any_bytes_are_a_table_or_bad_input(folder, start, content, format, n_bytes):
+def test_any_bytes_give_a_table_or_bad_input(folder, start, content, format, n_bytes):
     path = folder / "bytes"
     path.write_bytes(start + content)
     outcome(path, n_bytes, format=format)

@@ -214,7 +214,7 @@ def test_key_refers_to_all_copies_of_a_row():
     assert forest.n_seen_ == 7
 
 
-def test_copies_beyond_a_window_can_be_deleted_by_key_too():
+def test_copies_beyond_a_window_can_be_deleted_by_key():
     forest = StreamingMPF(**SMALL, window=2).partial_fit([[1.0], [2.0]], keys=["ann", "bob"], sample_weight=[3, 1])
     assert forest.points_.ravel().tolist() == [1.0, 2.0]
     assert forest.delete("ann").points_.ravel().tolist() == [2.0]

@@ -19,19 +19,19 @@ def test_rounding_does_not_give_a_constant_column_a_spread(value, n):
     assert (forest.forest_.weights[:, 0] * value < 100).all()
 
 
-def test_density_outside_is_finite_when_sides_differ_by_all_that_is_measured():
+def test_density_outside_is_finite_for_extreme_side_ratios():
     rows = [[0.0, 0.0], [0.0, 0.0], [9e8, SMALLEST]]
     forest = StreamingMPF(n_estimators=2, max_samples=None, tree=Tree(feature_weights=None), random_state=0).fit(rows)
     assert np.isfinite(forest.log_density([[1e9, 0.0]])).all()
 
 
-def test_mass_at_time_zero_is_whole_at_the_largest_distance():
+def test_mass_at_time_zero_is_total_at_largest_distance():
     rows = np.random.default_rng(0).normal(size=(20, 1)) * SMALLEST * 100
     forest = StreamingMPF(n_estimators=3, random_state=0).fit(rows)
     assert forest.mass([[LARGEST]], lifetime=0.0) == pytest.approx(1, abs=0.01)
 
 
-def test_a_gap_too_small_to_be_a_share_of_its_side_still_has_mass():
+def test_tiny_gap_still_has_mass():
     forest = StreamingMPF(n_estimators=30, max_samples=None, tree=Tree(feature_weights=[1.0, 1.0]), random_state=0)
     forest.fit([[0.0, 0.0], [1e-30, 1.0], [LARGEST, 0.5], [2e-30, 0.7]])
     assert (forest.tree_masses([[0.5e-30, 0.5]]) > 0).all()
@@ -39,7 +39,7 @@ def test_a_gap_too_small_to_be_a_share_of_its_side_still_has_mass():
 
 @pytest.mark.parametrize("value", [1e-310, 5e-324, 1e-308, 1e-200])
 @pytest.mark.parametrize("detector", [StreamingMPF, lambda **given: SeriesMPF(made(StreamingMPF, **given), shingle=1)])
-def test_a_young_stream_counts_values_too_small_to_measure_as_zero(value, detector):
+def test_young_stream_treats_tiny_values_as_zero(value, detector):
     rows = np.array([[0.0], [value], [1.0], [-value], [2.0]])
     given, plain = detector(random_state=0), detector(random_state=0)
     scores = given.score_then_learn(rows)
@@ -58,7 +58,7 @@ def test_values_of_all_sizes_in_one_stream_have_finite_scores():
 
 
 @pytest.mark.parametrize("weights", [[SMALLEST / 2, 1.0], [LARGEST * 2, 1.0], [-1.0, 1.0]])
-def test_weights_that_would_overflow_are_refused(weights):
+def test_rejects_weights_that_would_overflow(weights):
     with pytest.raises(ValueError, match=r"feature_weights\[0\]"):
         StreamingMPF(tree=Tree(feature_weights=weights)).fit([[0.0, 1.0], [1.0, 0.0]])
 
@@ -103,7 +103,7 @@ def _extreme_forest(rng, seed):
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_all_that_is_said_of_extreme_values_is_finite(seed):
+def test_results_for_extreme_values_are_finite(seed):
     rng = np.random.default_rng(seed)
     forest, rows = _extreme_forest(rng, seed)
     asked = np.concatenate([rows[:5], _extreme_values(rng, (10, rows.shape[1]))])
@@ -145,6 +145,6 @@ for _ in range(200):
     assert done.returncode == 0, done.stderr[-500:]
 
 
-def test_a_false_alarm_rate_of_next_to_nothing_asks_for_more_rows_than_there_are():
+def test_tiny_false_alarm_rate_requires_more_rows():
     with pytest.raises(ValueError, match="needs at least"):
         StreamingMPF(n_estimators=3, false_alarm_rate=5e-324, random_state=0).fit(np.eye(30)).predict(np.eye(30))

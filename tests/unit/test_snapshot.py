@@ -84,7 +84,7 @@ def learn_more(detector):
     return [*answers, *detector.forest_]
 
 
-def test_what_was_saved_comes_back(detector, tmp_path):
+def test_saved_forest_loads_equal(detector, tmp_path):
     detector.save(tmp_path / "model.mpf")
     back = type(detector).load(tmp_path / "model.mpf")
     assert same_arrays(detector.forest_, back.forest_)
@@ -101,7 +101,7 @@ def test_saved_stream_continues_bit_for_bit(detector, tmp_path):
     assert same_arrays(learn_more(back), learn_more(detector))
 
 
-def test_saving_twice_makes_the_same_bytes(detector, tmp_path):
+def test_saving_twice_gives_same_bytes(detector, tmp_path):
     detector.save(tmp_path / "one")
     polyaforest.load(tmp_path / "one").save(tmp_path / "two")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
@@ -109,7 +109,7 @@ def test_saving_twice_makes_the_same_bytes(detector, tmp_path):
 
 @settings(max_examples=examples(25))
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=5), st.sampled_from([1, 2, 5, 20, Reservoir(4)]))
-def test_saved_anywhere_and_often_the_stream_is_the_same(tmp_path_factory, sizes, window):
+def test_stream_does_not_depend_on_saving(tmp_path_factory, sizes, window):
     path = tmp_path_factory.mktemp("stops") / "model"
     never_stopped = made(StreamingMPF, **SMALL, window=window)
     stopped, scores, start = made(StreamingMPF, **SMALL, window=window), [], 0
@@ -123,7 +123,7 @@ def test_saved_anywhere_and_often_the_stream_is_the_same(tmp_path_factory, sizes
     assert np.array_equal(never_stopped.points_, stopped.points_)
 
 
-def test_names_of_columns_are_kept(tmp_path):
+def test_column_names_are_kept(tmp_path):
     import pandas as pd
 
     frame = pd.DataFrame(ROWS, columns=["a", "b", "ü"])
@@ -134,7 +134,7 @@ def test_names_of_columns_are_kept(tmp_path):
         back.partial_fit(frame.rename(columns={"a": "z"}))
 
 
-def test_a_generator_as_random_state_does_not_hinder(tmp_path):
+def test_generator_as_random_state_can_be_saved(tmp_path):
     forest = StreamingMPF(n_estimators=2, random_state=np.random.RandomState(0)).fit(ROWS)
     forest.save(tmp_path / "model")
     back = StreamingMPF.load(tmp_path / "model")
@@ -142,7 +142,7 @@ def test_a_generator_as_random_state_does_not_hinder(tmp_path):
     assert np.array_equal(back.score_samples(ROWS), forest.score_samples(ROWS))
 
 
-def test_parameters_set_after_the_stream_began_wait_in_the_file_too(tmp_path):
+def test_pending_parameters_are_saved(tmp_path):
     forest = (
         made(StreamingMPF, **SMALL, window=6)
         .partial_fit(ROWS[:20])
@@ -157,7 +157,7 @@ def test_parameters_set_after_the_stream_began_wait_in_the_file_too(tmp_path):
 
 @pytest.mark.parametrize("leave", ["delete", "delete_rows", "evict"])
 @pytest.mark.parametrize("settings_", [{}, {"max_depth": 3}, {"lifetime": 1.0}], ids=str)
-def test_nothing_of_a_point_that_left_is_in_the_file(tmp_path, leave, settings_):
+def test_file_contains_no_trace_of_deleted_points(tmp_path, leave, settings_):
     secret = np.array([[7.123456789012345e7, -3.98765432109876e-5, 1.357924680123456e3]])
     forest = (
         made(StreamingMPF, **SMALL, window=300, **settings_).partial_fit(ROWS).partial_fit(secret, keys=["Jane Doe"])
@@ -182,19 +182,19 @@ def test_nothing_of_a_point_that_left_is_in_the_file(tmp_path, leave, settings_)
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_a_file_of_the_other_detector_is_refused(tmp_path):
+def test_rejects_file_of_other_detector(tmp_path):
     DETECTORS["batch"]().save(tmp_path / "model")
     with pytest.raises(ModelFileError, match="contains a BatchMPF, not a StreamingMPF"):
         StreamingMPF.load(tmp_path / "model")
 
 
-def test_an_unfitted_forest_cannot_be_saved(tmp_path):
+def test_unfitted_forest_cannot_be_saved(tmp_path):
     with pytest.raises(ValueError, match="not fitted"):
         StreamingMPF().save(tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
 
-def test_flipped_bits_and_cut_off_ends_are_refused(tmp_path):
+def test_rejects_flipped_bits_and_truncation(tmp_path):
     path = tmp_path / "model"
     DETECTORS["capped"]().save(path)
     whole, rng = path.read_bytes(), np.random.default_rng(0)
@@ -252,7 +252,7 @@ CRAFTED = {
 
 
 @pytest.mark.parametrize("change", CRAFTED.values(), ids=CRAFTED)
-def test_a_crafted_file_is_refused(tmp_path, change):
+def test_rejects_crafted_file(tmp_path, change):
     path = tmp_path / "model"
     DETECTORS["capped"]().save(path)
     tampered(path, lambda header, arrays: None)
@@ -264,7 +264,7 @@ def test_a_crafted_file_is_refused(tmp_path, change):
 
 @settings(max_examples=examples(150))
 @given(st.data())
-def test_whatever_is_in_the_arrays_of_a_file_nothing_falls_over(tmp_path_factory, data):
+def test_arbitrary_arrays_never_crash_loading(tmp_path_factory, data):
     """A forest with other numbers in it may be a forest too; but it is refused or works."""
     path = tmp_path_factory.mktemp("fuzz") / "model"
     DETECTORS[data.draw(st.sampled_from(["capped", "batch", "table", "fading", "young summary"]))]().save(path)
