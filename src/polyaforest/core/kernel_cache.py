@@ -29,6 +29,7 @@ from polyaforest.core import STATES_AT_IMPORT, source_state, source_states
 
 CACHE_VARIABLE, CPU_VARIABLE = "POLYAFOREST_CACHE_DIR", "POLYAFOREST_CPU"
 _OPTIONS = ("BOUNDSCHECK", "DEBUGINFO_DEFAULT", "ENABLE_AVX", "LOOP_VECTORIZE", "OPT", "SLP_VECTORIZE")  # of Numba
+COMPARES_CONTENT = (0, 68)  # Numba before this version compiles again after a source file is rewritten unchanged
 _KEPT = 8  # most recently used directories to keep
 # The target of "portable" on each architecture, and the features that a processor needs to run it.
 _BASELINES = {
@@ -139,6 +140,8 @@ def _key() -> str | None:
     digest = hashlib.sha256(repr([cpu, features, versions, settings]).encode())
     for source in map(Path, STATES_AT_IMPORT):
         digest.update(source.name.encode() + hashlib.sha256(source.read_bytes()).digest())
+    if numba.version_info.short < COMPARES_CONTENT:
+        digest.update(repr([time for time, *_ in STATES_AT_IMPORT.values()]).encode())
     return digest.hexdigest()[:32]
 
 
