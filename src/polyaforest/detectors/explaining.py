@@ -165,7 +165,7 @@ class PolyaForest(MassForest):
     @staticmethod
     def _with_verdicts(explained: Explanations, detected: Detections) -> Explanations:
         has_p_values = not np.isnan(detected.p_values).all()
-        return explained.judged(detected.is_anomaly, detected.p_values if has_p_values else None)
+        return explained.set_verdicts(detected.is_anomaly, detected.p_values if has_p_values else None)
 
     def _snapshot(self, offset: float) -> Snapshot:
         """Return a snapshot of the current forest, to explain rows with."""

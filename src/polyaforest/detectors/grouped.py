@@ -212,7 +212,7 @@ class GroupedMPF(Detector):
         """Return the explanations of the detector, with the verdicts of the groups."""
         found = self.detect(X, groups=groups)
         explained = self.estimator_.explain(self._split(X, groups)[0])
-        return explained.judged(found.is_anomaly, found.p_values)
+        return explained.set_verdicts(found.is_anomaly, found.p_values)
 
     def _threshold_by(self, ascending: Array) -> float:
         """Return the threshold score for ascending calibration scores."""

@@ -615,7 +615,7 @@ class SeriesMPF(Detector):
             SeriesHistory(history.pattern, history.track.last(0), is_timed=history.is_timed) if standalone else history
         )
 
-    # ---- what is held -----------------------------------------------------------------------------------------------
+    # ---- points held -------------------------------------------------------------------------------------------------
 
     @property
     def n_seen_(self) -> int:

@@ -471,7 +471,7 @@ class StreamingMPF(PolyaForest):
             stream.amend(first, values, self.n_jobs)
             self._refresh(stream)
 
-    # ---- what is held -----------------------------------------------------------------------------------------------
+    # ---- points held -------------------------------------------------------------------------------------------------
 
     @property
     def keeps_points_(self) -> bool:

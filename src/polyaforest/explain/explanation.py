@@ -515,7 +515,7 @@ class Explanations(Sequence[Explanation]):
         """Contribution of each feature to the surprise, beyond that of a typical point, (n_rows, n_features)."""
         return self.low + self.high
 
-    def judged(self, is_anomaly: Array, p_values: Array | None) -> Explanations:
+    def set_verdicts(self, is_anomaly: Array, p_values: Array | None) -> Explanations:
         """Set the verdicts of the rows, and return these explanations."""
         self.is_anomaly, self.p_values = is_anomaly, p_values
         for i, explanation in self._made.items():

@@ -127,8 +127,8 @@ class EventTracker:
             return
         self._event = event._replace(end=one.end, last=one.last, n_flagged=event.n_flagged + 1)
         if one.score < event.score or (isnan(event.score) and not isnan(one.score)):
-            oddest = {name: getattr(one, name) for name in ("peak", "score", "p_value", "attributions", "summary")}
-            self._event = self._event._replace(**oddest)
+            peak = {name: getattr(one, name) for name in ("peak", "score", "p_value", "attributions", "summary")}
+            self._event = self._event._replace(**peak)
 
     # ---- state ------------------------------------------------------------------------------------------------------
 

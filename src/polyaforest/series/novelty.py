@@ -86,11 +86,11 @@ class KnownReadings:
             part = slice(start, start + _PIECE)
             self._judge_piece(rows[part], deviations[part], novelty[part])
         n_before = len(self.novelties)
-        judged = np.concatenate([self.novelties, np.where(np.isnan(novelty), 0.0, novelty)])
-        self.novelties = judged[-REACH:].copy()
+        recent = np.concatenate([self.novelties, np.where(np.isnan(novelty), 0.0, novelty)])
+        self.novelties = recent[-REACH:].copy()
         for i in np.flatnonzero(novelty > 0).tolist():  # few rows
             place = n_before + i
-            if (judged[max(place - REACH, 0) : place] >= judged[place]).any():
+            if (recent[max(place - REACH, 0) : place] >= recent[place]).any():
                 novelty[i] = 0.0
         return novelty
 
