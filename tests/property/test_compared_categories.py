@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 
 from polyaforest.core.categories import encode
 from polyaforest.drift import compare
-from polyaforest.drift.evidence import Coded, Grid, Prior, grow_partitions
+from polyaforest.drift.evidence import Coded, Grid, SplitPrior, grow_partitions
 
 QUICK = {"n_estimators": 6, "n_permutations": 3, "max_depth": 5, "max_regions": 0, "categorical_features": ["c"]}
 texts = st.lists(st.text(max_size=5), min_size=4, max_size=4, unique=True)
@@ -66,7 +66,7 @@ def test_mean_odds_over_all_permutations_are_at_most_one(seed, n_a, categories):
     rows = np.column_stack([rng.random(8).round(1), encode(categories)[0]])
     grid = Grid.of(rows, rows, Coded((1,), {}, rng))
     trees = grow_partitions(grid, np.arange(8), 4, 4, np.random.SeedSequence(seed), 1)
-    prior, factors = Prior(10.0), []
+    prior, factors = SplitPrior(10.0), []
     for chosen in combinations(range(8), n_a):
         labels = np.isin(np.arange(8), chosen).astype(np.uint8)[:, None]
         logs = [

@@ -13,7 +13,7 @@ from scipy.special import betaln, gammaln, logsumexp
 from scipy.stats import hypergeom
 
 from polyaforest.core.arrays import NONE
-from polyaforest.drift.evidence import MISSING, Axis, Partition, Prior, attribute, permute_labels
+from polyaforest.drift.evidence import MISSING, Axis, SplitPrior, TreePartition, attribute, permute_labels
 from polyaforest.drift.regions import gain, shortest
 
 
@@ -35,7 +35,7 @@ def partitions(draw, most_rows=7):
     feature = [NONE if child == NONE else draw(st.integers(0, 2)) for child in left]
     whole = [np.array(part, np.int32) for part in (left, parent, feature)]
     deep = np.array(depth, np.int64)
-    return Partition(*whole, np.zeros(len(left)), deep, deep, np.array(rows, np.int32))
+    return TreePartition(*whole, np.zeros(len(left)), deep, deep, np.array(rows, np.int32))
 
 
 def evidence_of(partition, labels, prior):
@@ -60,7 +60,7 @@ def naive_node(n, n_left, m, m_left, strength):
 def test_evidence_of_nodes_matches_its_definition(partition, data, strength):
     n = len(partition.leaves)
     labels = data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n))
-    prior = Prior(strength)
+    prior = SplitPrior(strength)
     found = evidence_of(partition, labels, prior)
     below = [np.isin(partition.leaves, descendants(partition, j)) for j in range(len(partition.left))]
     for j, child in enumerate(partition.left):
@@ -90,7 +90,7 @@ def test_mean_bayes_factor_over_all_permutations_is_at_most_one(partition, m, st
     for chosen in itertools.combinations(range(n), min(m, n - 1)):
         labels = np.zeros(n, np.uint8)
         labels[list(chosen)] = 1
-        factors.append(math.exp(evidence_of(partition, labels, Prior(strength)).sum()))
+        factors.append(math.exp(evidence_of(partition, labels, SplitPrior(strength)).sum()))
     assert np.mean(factors) <= 1 + 1e-9
     assert np.mean(factors) > 0
 
@@ -100,7 +100,9 @@ def test_evidence_is_symmetric_in_the_samples(partition, data):
     n = len(partition.leaves)
     labels = np.array(data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)))
     np.testing.assert_allclose(
-        evidence_of(partition, labels, Prior(10.0)), evidence_of(partition, 1 - labels, Prior(10.0)), atol=1e-9
+        evidence_of(partition, labels, SplitPrior(10.0)),
+        evidence_of(partition, 1 - labels, SplitPrior(10.0)),
+        atol=1e-9,
     )
 
 

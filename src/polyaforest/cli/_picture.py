@@ -23,7 +23,7 @@ from polyaforest.storage.modelfile import check_regular_file, replacing
 if TYPE_CHECKING:
     from polyaforest.explain import ContextWindow, Explanation
     from polyaforest.io.tables import TableColumns
-    from polyaforest.plots import Trace
+    from polyaforest.plots import TracePlot
     from polyaforest.series import Forecast
 
 FORMATS = (".pdf", ".png", ".svg")
@@ -160,7 +160,7 @@ def _context_of(finding: Finding) -> ContextWindow | None:
     return None if finding.explanation is None else finding.explanation.context
 
 
-def _number_events(drawn: Trace, events: list[tuple[int, Finding]]) -> None:
+def _number_events(drawn: TracePlot, events: list[tuple[int, Finding]]) -> None:
     """Write the ranks of events above the first panel, at their times."""
     from polyaforest.plots.canvas import SMALL, VERMILION
 

@@ -126,7 +126,7 @@ def compare(
     grid = measure.Grid.of(rows, rows[_subsample(len(rows), _MAX_AXIS_ROWS, row_seed)], coded)
     tree_rows = _subsample(len(rows), _MAX_TREE_ROWS, row_seed)
     partitions = measure.grow_partitions(grid, tree_rows, n_estimators, max_depth, tree_seed, n_jobs)
-    prior = measure.Prior(float(prior_strength))
+    prior = measure.SplitPrior(float(prior_strength))
     permuted = measure.permute_labels(labels, n_permutations, block_size, rng)
     evidence = measure.weigh(partitions, labels, len(names), prior, permuted, n_jobs)
     halves = measure.split(labels, block_size, rng)

@@ -211,7 +211,7 @@ class Grid(NamedTuple):
 # ---- partitions ------------------------------------------------------------------------------------------------------
 
 
-class Partition(NamedTuple):
+class TreePartition(NamedTuple):
     """A tree of cuts, and the leaf of every row in it."""
 
     left: Array  # int32 (C,): NONE at leaves
@@ -229,7 +229,7 @@ class Partition(NamedTuple):
         return counts
 
 
-class Prior(NamedTuple):
+class SplitPrior(NamedTuple):
     """The prior of a difference between the samples."""
 
     strength: float  # gamma of the Beta of the first cut
@@ -240,7 +240,7 @@ class Prior(NamedTuple):
         strength: Array = self.strength * (2.0 * fineness + 1.0) ** 2
         return strength
 
-    def evidence(self, partition: Partition, counts: Array, marked: Array) -> Array:
+    def evidence(self, partition: TreePartition, counts: Array, marked: Array) -> Array:
         """Return the contribution of each node to the log Bayes factor, (C, P), given its rows and those of A."""
         log_factorials = gammaln(np.arange(float(counts[0].max()) + 1) + 1)
         out = np.empty((len(partition.left), marked.shape[1]))
@@ -253,7 +253,7 @@ class Prior(NamedTuple):
 
 def grow_partitions(
     grid: Grid, sample: Array, n_trees: int, max_depth: int, seed: np.random.SeedSequence, n_jobs: int | None
-) -> list[Partition]:
+) -> list[TreePartition]:
     """Grow trees on the rows numbered in `sample`, ascending, and find the leaves of all rows."""
     rows, n_categories, order = grid.positions(sample), grid.n_categories, grid.order
     measured, states = weighting_of_rows(rows, n_categories), seed_states(seed, n_trees)
@@ -262,7 +262,7 @@ def grow_partitions(
     plan = Plan(1, np.inf, max_depth, measured, box, seed, 1, n_categories)
     every = rows if len(sample) == len(grid.levels) else grid.positions(slice(None))
 
-    def grow(t: int) -> Partition:
+    def grow(t: int) -> TreePartition:
         own = plan._replace(weighting=measured._replace(fixed=weights[t]))
         return _partition(grow_trees(rows, own, states[t : t + 1]), every, order)
 
@@ -304,7 +304,7 @@ def draw_features(
     return [first, deck.pop(place)]
 
 
-def _partition(forest: Forest, rows: Array, order: Array) -> Partition:
+def _partition(forest: Forest, rows: Array, order: Array) -> TreePartition:
     """Return the tree of a forest of one, with the leaves of `rows`; `order` maps its features to columns."""
     leaves, size = np.empty(len(rows), np.int32), int(forest.size[0])
     two_samples.find_leaves(forest, 0, rows, leaves)
@@ -317,7 +317,7 @@ def _partition(forest: Forest, rows: Array, order: Array) -> Partition:
         above = parent[j]
         depth[j], finer[j] = depth[above] + 1, finer[above] + (not asks[above])
     short = leaves.astype(np.uint16) if size < 2**16 else leaves
-    return Partition(left, parent, feature, cut, depth, np.where(asks, 0, finer), short)
+    return TreePartition(left, parent, feature, cut, depth, np.where(asks, 0, finer), short)
 
 
 # ---- permutations ----------------------------------------------------------------------------------------------------
@@ -358,10 +358,10 @@ class Evidence(NamedTuple):
 
 
 def weigh(
-    partitions: Sequence[Partition],
+    partitions: Sequence[TreePartition],
     labels: Array,
     n_features: int,
-    prior: Prior,
+    prior: SplitPrior,
     permuted: Iterator[Array],
     n_jobs: int | None,
 ) -> Evidence:
@@ -445,7 +445,7 @@ def split(labels: Array, block_size: int | None, rng: np.random.Generator) -> Sp
     return Split(labels, folds, blocks)
 
 
-def log_density_ratios(partitions: Sequence[Partition], rows: Split, prior: Prior) -> Array:
+def log_density_ratios(partitions: Sequence[TreePartition], rows: Split, prior: SplitPrior) -> Array:
     """Return log(density of A / density of B) at each row, estimated from the other fold, on average over trees.
 
     The log ratio of the posterior means at a node is weighted by the probability that the samples differ there.
@@ -461,7 +461,7 @@ def log_density_ratios(partitions: Sequence[Partition], rows: Split, prior: Prio
     return total / len(partitions)
 
 
-def _path_sums(partition: Partition, of_a: Array, of_b: Array, prior: Prior) -> Array:
+def _path_sums(partition: TreePartition, of_a: Array, of_b: Array, prior: SplitPrior) -> Array:
     """Return the log ratios of the masses of all nodes, (C, folds)."""
     both = of_a + of_b
     columns = [[np.ascontiguousarray(counts[:, f : f + 1]) for counts in (both, of_a)] for f in _FOLDS]

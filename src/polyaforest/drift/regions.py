@@ -17,7 +17,7 @@ from scipy.special import betaincinv, xlogy
 
 from polyaforest.core.arrays import NONE, Array
 from polyaforest.drift.comparison import Condition, Region, Share
-from polyaforest.drift.evidence import LEVEL, MISSING, Axis, Corners, Grid, Levels, Mean, Partition, Split, mean_of
+from polyaforest.drift.evidence import LEVEL, MISSING, Axis, Corners, Grid, Levels, Mean, Split, TreePartition, mean_of
 
 _FEW_VALUES = 8  # of a feature with so few values, a range of one is reported as that value
 _MAX_CONDITIONS = 3
@@ -50,7 +50,7 @@ class _Box(NamedTuple):
 
 
 def find_regions(
-    partitions: Sequence[Partition], grid: Grid, rows: Array, split: Split, names: Sequence[str], most: int
+    partitions: Sequence[TreePartition], grid: Grid, rows: Array, split: Split, names: Sequence[str], most: int
 ) -> list[Region]:
     """Return the regions whose share changed, the clearest first; no interval of a change contains 0."""
     chosen = np.flatnonzero(split.folds == 0)
@@ -70,7 +70,7 @@ class _Search:
 
     def __init__(
         self,
-        partitions: Sequence[Partition],
+        partitions: Sequence[TreePartition],
         grid: Grid,
         rows: Array,
         labels: Array,
@@ -336,7 +336,7 @@ def holds(conditions: Sequence[Condition], rows: Array) -> Array:
 # ---- boxes -----------------------------------------------------------------------------------------------------------
 
 
-def _ranges(tree: Partition, node: int, axes: Sequence[Axis | Corners]) -> dict[int, _Range]:
+def _ranges(tree: TreePartition, node: int, axes: Sequence[Axis | Corners]) -> dict[int, _Range]:
     """Return the ranges of levels of a node, by the cuts above it."""
     ranges: dict[int, tuple[int, int]] = {}
     chosen: dict[int, Array] = {}

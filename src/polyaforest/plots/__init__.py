@@ -13,7 +13,7 @@ from polyaforest.plots._curves import Curves, precision_recall, roc
 from polyaforest.plots._drift import Drift, drift
 from polyaforest.plots._plane import Density, Partition, density, partition
 from polyaforest.plots._shares import Shares, shares
-from polyaforest.plots._trace import ContextPlot, Trace, context_window, trace
+from polyaforest.plots._trace import ContextPlot, TracePlot, context_window, trace
 from polyaforest.plots._tree import Diagram, tree
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
     "Drift",
     "Partition",
     "Shares",
-    "Trace",
+    "TracePlot",
     "attribution_bars",
     "attribution_map",
     "context_window",

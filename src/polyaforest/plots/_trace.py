@@ -42,7 +42,7 @@ _FIRST_DATE, _LAST_DATE = 1e8, 1e11  # numbers in this range are drawn as dates,
 _NOWHERE = 1e300  # a threshold beyond this flags nothing, and is not drawn
 
 
-class Trace(NamedTuple):
+class TracePlot(NamedTuple):
     """Artists of `trace`."""
 
     ax: Axes  # of the scores
@@ -91,7 +91,7 @@ def trace(
     names: Sequence[str] | None = None,
     higher: str = "normal",
     ax: Axes | None = None,
-) -> Trace:
+) -> TracePlot:
     """Draw the scores of a stream, its values above them, and the flagged rows.
 
     Parameters
@@ -119,7 +119,7 @@ def trace(
 
     Returns
     -------
-    drawn : Trace
+    drawn : TracePlot
         ``ax``, ``panels``, ``scores``, ``values``, ``threshold``, ``flagged``, ``spans``, ``windows``, ``bands``.
     """
     given = _read(scores, values, times, threshold, flagged, names, read_direction(higher))
@@ -164,7 +164,7 @@ def trace(
             for panel, series in everything
         ]
     _label(ax, panels, given, known, higher)
-    return Trace(ax, panels, line, drawn, boundary, dots, spans, shades, bands)
+    return TracePlot(ax, panels, line, drawn, boundary, dots, spans, shades, bands)
 
 
 def context_window(
