@@ -122,7 +122,7 @@ def willing(call, *args, **options):
 
 WORDS = (  # allowed error messages
     "outside the domain",
-    "can be counted",
+    "can learn at most",
     "key ",
     "sort the rows by time",
     "not a date",
