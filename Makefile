@@ -11,13 +11,8 @@ LOWEST := joblib==1.3.* narwhals==1.20.* numba==0.60.* numpy==1.26.* scikit-lear
 	apprise==1.8.* fastapi==0.115.* prometheus-client==0.20.* requests==2.31.* tomli-w==1.0.* uvicorn==0.32.1 platformdirs==4.0.* \
 	fastexcel==0.12.* sqlalchemy==2.0.* psycopg==3.1.* psycopg-binary==3.1.* backports.zstd==1.0.* xlsxwriter==3.1.*
 
-# Tests of kernels, which also run in plain Python: there a debugger and the coverage see inside.
-PLAIN := $(patsubst %,tests/property/test_%.py,reference online attribution marginal two_samples) \
-	$(patsubst %,tests/unit/test_%.py,contexts cubes geometry moments preorder rng simd worked_example young_streams) \
-	$(patsubst %,tests/unit/test_drift_monitor.py::test_%,evidence_matches_the_formula \
-		sliding_windows_equal_filled_windows run_evidence_equals_that_of_windows_of_all_lengths) \
-	$(patsubst %,tests/unit/test_explain.py::test_%,parts_are_those_of_a_plain_reading_of_the_rules \
-		counting_in_trees_is_counting_points) tests/benchmarks/test_pidforest.py
+# Tests marked `plain` also run in plain Python: there a debugger and the coverage see inside the kernels.
+PLAIN := $(sort $(shell grep -rl --include=*.py 'mark\.plain\b' tests))
 # The tests of a file run in one process, so that what they share, such as a cluster of Spark, is set up once.
 SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest $(SPREAD)
@@ -53,7 +48,7 @@ test-all: lint warm docs  ## everything, for the night: with the slow tests, a n
 WHICH := -m "not slow"
 pytest: $(READY)
 	$(PYTEST) $(WHICH)
-	NUMBA_DISABLE_JIT=1 $(PYTEST) -m "not slow" --cov --cov-report=term $(PLAIN)
+	NUMBA_DISABLE_JIT=1 $(PYTEST) -m "plain and not slow" --cov --cov-report=term $(PLAIN)
 
 warm: $(READY)  # compile all kernels once, on all cores, before the processes that run the tests need them
 	$(BIN)/polyaforest warmup

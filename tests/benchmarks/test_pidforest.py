@@ -27,10 +27,13 @@ from benchmarks.baselines.pidforest import (
     root_cube,
 )
 
-pytestmark = pytest.mark.skipif(
-    PROFILE != FULL and not numba.config.DISABLE_JIT,
-    reason="slow to compile: every run has it in plain Python",
-)
+pytestmark = [
+    pytest.mark.plain,
+    pytest.mark.skipif(
+        PROFILE != FULL and not numba.config.DISABLE_JIT,
+        reason="slow to compile: every run has it in plain Python",
+    ),
+]
 
 
 def squared_error(values: np.ndarray, weights: np.ndarray, borders: tuple[int, ...]) -> float:

@@ -15,6 +15,8 @@ from strategies import depths, feature_weights, matrices, mixed, prior_strengths
 from polyaforest import BatchMPF, StreamingMPF, Tree
 from polyaforest.forest import attribute
 
+pytestmark = pytest.mark.plain
+
 SCORES = ["typicality", "multiscale", "log_mass", "mass"]
 TREES = 3
 FAR = 1e290  # surprise that scores no longer measure

@@ -13,6 +13,8 @@ from strategies import depths, mixed, narrow_matrices, prior_strengths, probes, 
 
 from polyaforest import BatchMPF, StreamingMPF, Tree
 
+pytestmark = pytest.mark.plain
+
 N_TREES = 3
 SLACK = 1 + 1e-9  # sums of logarithms are rounded
 TIMES = np.array([0.0, 0.5, 2.0, 10.0])

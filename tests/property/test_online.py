@@ -57,6 +57,8 @@ from polyaforest.kernels.online import Limits
 from polyaforest.kernels.prequential import Scoring, StreamChunk
 from polyaforest.retention import Window
 
+pytestmark = pytest.mark.plain
+
 N_TREES = 2
 NOWHERE = [[np.inf], [-np.inf]]
 GRID = np.array([0.0, 0.3, 1.0, 4.0, 40.0])  # times to score at, in units of the weighting

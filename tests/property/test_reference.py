@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
+import pytest
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,8 @@ from polyaforest.core.parallel import log_mean_exp
 from polyaforest.forest import grow, learn, posterior, score
 from polyaforest.forest.integrity import check_forest
 from polyaforest.forest.spec import Plan
+
+pytestmark = pytest.mark.plain
 
 N_TREES = 2
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}

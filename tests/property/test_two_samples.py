@@ -16,6 +16,8 @@ from polyaforest.core.arrays import NONE
 from polyaforest.drift.evidence import MISSING, Axis, SplitPrior, TreePartition, attribute, permute_labels
 from polyaforest.drift.regions import gain, shortest
 
+pytestmark = pytest.mark.plain
+
 
 @st.composite
 def partitions(draw, most_rows=7):

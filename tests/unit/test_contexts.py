@@ -20,6 +20,8 @@ from polyaforest.series.contexts import (
 from polyaforest.series.rhythm import LEAST_READINGS, find_periods, has_context, is_series
 from polyaforest.series.shingles import Pattern, align, new_track
 
+pytestmark = pytest.mark.plain
+
 CONTEXT = Pattern(None, 3, False, (), "UTC")
 
 # ---- coordinates ----------------------------------------------------------------------------------------------------

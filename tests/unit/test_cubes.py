@@ -20,6 +20,8 @@ from polyaforest.kernels import cubes as helpers
 from polyaforest.kernels import geometry
 from polyaforest.model.calibration import as_beyond, boxes_without
 
+pytestmark = pytest.mark.plain
+
 NAMES = "length distance meet join says_no low_side high_side choose_question live_questions new_questions"
 cubes = all_from_python(helpers, *NAMES.split())
 whole = all_from_python(geometry, "contains", "contains_live", "extension", "linear_dimension", "log_volume")

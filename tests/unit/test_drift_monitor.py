@@ -30,6 +30,7 @@ def monitor(**given: object) -> DriftMonitor:
 # ---- evidence from counts --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.plain
 def test_evidence_matches_the_formula() -> None:
     """One cut at a time, with the Beta integrals written out: trees on values, then on ranks, in turn."""
     from scipy.special import betaln
@@ -81,6 +82,7 @@ def test_some_trees_use_only_one_or_two_features() -> None:
         assert len(set(of_two)) >= len(of_two) - 1  # hardly any pair twice, so most of the ten are used
 
 
+@pytest.mark.plain
 def test_sliding_windows_equal_filled_windows() -> None:
     trees = SharedTrees(normal(N), np.arange(N), np.random.SeedSequence(0), 8)
     leaves, lengths = trees.find(normal(300, seed=1)), [8, 32, 128]
@@ -92,6 +94,7 @@ def test_sliding_windows_equal_filled_windows() -> None:
     assert (sliding.counts == filled.counts).all()
 
 
+@pytest.mark.plain
 def test_run_evidence_equals_that_of_windows_of_all_lengths() -> None:
     trees = SharedTrees(normal(N), np.arange(N), np.random.SeedSequence(0), 8)
     leaves = trees.find(normal(60, seed=1) * 2)

@@ -185,6 +185,7 @@ class NaiveWalk:
             self.parts[LOW if self.row[k] < lower[k] else HIGH, k] += amount * shares[k]
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("score", mostly_slow(SCORES, 0, 2))
 @pytest.mark.parametrize("kind", FORESTS)
 def test_parts_match_naive_reference(kind, score):
@@ -483,6 +484,7 @@ def test_share_of_region_counts_points_held():
     assert said.share_interval[0] < said.share < said.share_interval[1]
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("kind", ["table", "duplicates", "process", "process with a domain"])
 def test_counts_in_trees_equal_counts_of_points(kind):
     forest = forest_of(kind)

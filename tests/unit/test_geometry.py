@@ -14,6 +14,8 @@ from reference import naive
 
 from polyaforest.kernels import geometry as helpers
 
+pytestmark = pytest.mark.plain
+
 NAMES = "contains contains_live extension linear_dimension log_live_share log_volume"
 geometry = SimpleNamespace(log_share=from_python(helpers.log_share))
 for name, function in vars(all_from_python(helpers, *NAMES.split())).items():

@@ -16,6 +16,8 @@ from polyaforest import BatchMPF, StreamingMPF, Tree
 from polyaforest.kernels.moments import log_excess
 from polyaforest.model.credible import Masses, interval, moments
 
+pytestmark = pytest.mark.plain
+
 N_TREES = 4
 BOX = [[-3.0, -3.0], [3.0, 3.0]]
 SETTINGS = {

@@ -12,6 +12,8 @@ from polyaforest.forest.integrity import check_forest
 from polyaforest.kernels import preorder
 from polyaforest.kernels.sampling import NO_CUTOFF, fill_priorities
 
+pytestmark = pytest.mark.plain
+
 LIFETIME = 9.0
 
 

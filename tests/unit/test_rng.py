@@ -9,6 +9,8 @@ from reference.naive import Xoshiro
 
 from polyaforest.core import rng as helpers
 
+pytestmark = pytest.mark.plain
+
 rng = all_from_python(helpers, "next_word", "uniform", "exponential")
 
 # the first outputs of the authors' C code from the state 1, 2, 3, 4

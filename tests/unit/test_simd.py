@@ -24,6 +24,8 @@ from polyaforest.kernels.simd import (
     within,
 )
 
+pytestmark = pytest.mark.plain
+
 
 def fold(matrix, j, vector):
     total, product, n_equal, n_below = spread(0.0), spread(1.0), 0, 0

@@ -12,6 +12,8 @@ from polyaforest.core.arrays import NONE, Forest, LeafKind, Prior
 from polyaforest.forest import posterior
 from polyaforest.forest.integrity import check_forest
 
+pytestmark = pytest.mark.plain
+
 POINTS = [
     (Fraction(0), Fraction(0)),
     (Fraction(1, 4), Fraction(1, 4)),

@@ -16,6 +16,8 @@ from polyaforest.core import parallel
 from polyaforest.core.rng import seed_states, seeds_of_stream
 from polyaforest.storage import modelfile
 
+pytestmark = pytest.mark.plain
+
 ROWS = np.random.default_rng(11).normal(size=(40, 3))
 
 
