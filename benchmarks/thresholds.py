@@ -21,7 +21,7 @@ from benchmarks.registry import Benchmark, of_rows
 from benchmarks.shared.pages import PAGES, fill, table
 from benchmarks.shared.results import Results
 from polyaforest import StreamingMPF, datasets
-from polyaforest.model.thresholds import ThresholdPolicy
+from polyaforest.forest.thresholds import ThresholdPolicy
 
 Array = np.ndarray
 Rule = Callable[[Array], float]  # from ascending log-scores to the one below which rows are flagged

@@ -1,8 +1,8 @@
 """Detectors from flat parameters, which include those of `Tree`; and samples."""
 
 from polyaforest import Tree
-from polyaforest.core.categories import Codes
 from polyaforest.forest import learn
+from polyaforest.tables.categories import Codes
 
 TREE = ("max_depth", "lifetime", "feature_weights", "prior_strength", "domain")
 

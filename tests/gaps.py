@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from polyaforest.core.boxes import APART, as_codes, count_bits, distances
+from polyaforest.kernels.boxes import APART, as_codes, count_bits, distances
 
 NONE = -1
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, LeafKind
+from polyaforest.kernels.arrays import NONE, LeafKind
 
 OUTSIDE = "outside"
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 import numpy as np
 from hypothesis import strategies as st
 
-from polyaforest.core.arrays import QUESTIONS
-from polyaforest.core.boxes import bounding_box, whole_cube
-from polyaforest.core.validation import LARGEST, SMALLEST
+from polyaforest.forest.retention import Reservoir, Window
 from polyaforest.forest.spec import Weighting, weighting_of_domain, weighting_of_rows
-from polyaforest.retention import Reservoir, Window
+from polyaforest.kernels.arrays import QUESTIONS
+from polyaforest.kernels.boxes import bounding_box, whole_cube
+from polyaforest.tables.validation import LARGEST, SMALLEST
 
 WIDE = 400
 SCALES = [SMALLEST * 1e6, 1e-9, 1.0, 1e9, LARGEST]  # times unit values, which may be as small as 1e-6

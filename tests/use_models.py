@@ -15,9 +15,9 @@ import numpy as np
 
 import polyaforest
 from polyaforest import ModelFileError, SeriesMPF
-from polyaforest.core.validation import NamedRows
 from polyaforest.detectors import loads
 from polyaforest.storage.codec import is_packed
+from polyaforest.tables.validation import NamedRows
 
 N_ROWS = 12
 

@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polyaforest.core.arrays import LeafKind
     from polyaforest.detectors import (
         BatchMPF,
         Detections,
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
         Tree,
         load,
     )
-    from polyaforest.retention import Reservoir, Window
+    from polyaforest.forest.retention import Reservoir, Window
+    from polyaforest.kernels.arrays import LeafKind
     from polyaforest.storage.modelfile import ModelFileError
 
 __all__ = [
@@ -45,17 +45,17 @@ _HOMES = {
     "Detections": "detectors",
     "EpsilonPhi": "detectors",
     "GroupedMPF": "detectors",
-    "LeafKind": "core.arrays",
+    "LeafKind": "kernels.arrays",
     "Leaves": "detectors",
     "ModelFileError": "storage.modelfile",
-    "Reservoir": "retention",
+    "Reservoir": "forest.retention",
     "SeriesMPF": "detectors",
     "StreamingMPF": "detectors",
     "Tree": "detectors",
-    "Window": "retention",
+    "Window": "forest.retention",
     "load": "detectors",
 }
-_MODULES = {"datasets", "model", "distributed", "drift", "detectors", "explain", "plots", "retention", "series"}
+_MODULES = {"datasets", "detectors", "distributed", "drift", "explain", "plots", "series"}
 
 
 def __getattr__(name: str) -> Any:

@@ -49,7 +49,7 @@ def test_every_public_name_exists_and_is_listed():
     for name in polyaforest.__all__:
         assert getattr(polyaforest, name).__name__ == name
         assert name in dir(polyaforest)
-    assert polyaforest.model.thresholds.__name__ == "polyaforest.model.thresholds"
+    assert polyaforest.forest.thresholds.__name__ == "polyaforest.forest.thresholds"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         polyaforest.nothing  # noqa: B018
 

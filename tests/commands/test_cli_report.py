@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyaforest import StreamingMPF
-from polyaforest.core.validation import NamedRows
 from polyaforest.detection import pipeline, report
 from polyaforest.detection.findings import Findings
 from polyaforest.detection.pipeline import Detected, DetectorSettings, TableDetector, check_order, places_by_partition
 from polyaforest.forest.point_store import keys_named, point_keys
 from polyaforest.io.tables import BadInput, Rejected, TableChunk, TableColumns
 from polyaforest.series import find_events
+from polyaforest.tables.validation import NamedRows
 
 NOON = 1_714_564_800.0  # 2024-05-01 12:00 UTC
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from list_source import ListSource
 
 from polyaforest import ModelFileError, SeriesMPF, StreamingMPF
-from polyaforest.core.arrays import SCORE_NOTHING
-from polyaforest.core.validation import NamedRows
 from polyaforest.forest import learn
+from polyaforest.forest.calibration import RunningCalibration
 from polyaforest.io.records import RecordReader
+from polyaforest.kernels.arrays import SCORE_NOTHING
 from polyaforest.live import open_store, read_model, read_notes
 from polyaforest.live.outputs import FileLines, PipeLines
 from polyaforest.live.watcher import Cadence, Watcher
-from polyaforest.model.calibration import RunningCalibration
 from polyaforest.storage.model_store import is_model_store
+from polyaforest.tables.validation import NamedRows
 
 ROWS = np.random.default_rng(8).normal(size=(220, 2))
 ROWS[[150, 151, 200]] = [[30.0, 0.0], [25.0, 25.0], [0.0, -40.0]]

@@ -249,7 +249,7 @@ import faulthandler
 faulthandler.dump_traceback_later(120, exit=True)
 import os, signal, threading
 import numba
-import polyaforest.core.jit
+import polyaforest.kernels.jit
 
 done = threading.Event()
 

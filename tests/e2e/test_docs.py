@@ -271,7 +271,7 @@ def test_broken_link_is_found(tmp_path):
 
 
 def test_missing_function_is_found():
-    found = "`kernels/polya.py::set_posteriors` `retention.py`"
+    found = "`kernels/polya.py::set_posteriors` `forest/retention.py`"
     page = f"{found} `kernels/polya.py::nothing` `kernels/none.py::f` `nowhere.py`"
     assert missing_references(page) == ["`kernels/polya.py::nothing`", "`kernels/none.py::f`", "`nowhere.py`"]
 

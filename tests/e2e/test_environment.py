@@ -133,7 +133,7 @@ def test_forest_too_large_for_memory_is_rejected_before_growing(monkeypatch, est
 COMPILE = """
 import numba, numpy as np
 numba.njit(lambda x: x + 1)(1)
-from polyaforest.core.rng import fill_exponentials
+from polyaforest.kernels.rng import fill_exponentials
 fill_exponentials(np.arange(4, dtype=np.uint64), np.empty(1))
 """
 

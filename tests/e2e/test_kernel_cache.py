@@ -14,7 +14,7 @@ import pytest
 from processes import without_privileges
 
 import polyaforest
-from polyaforest.core.kernel_cache import COMPARES_CONTENT
+from polyaforest.kernels.cache import COMPARES_CONTENT
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 

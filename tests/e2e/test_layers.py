@@ -37,7 +37,7 @@ def copy(tmp_path):
             ("kernels/geometry.py", "from polyaforest.kernels import traversal"),
             ("kernels/traversal.py", "from polyaforest.forest import score"),
             ("forest/grow.py", "from polyaforest import detectors"),
-            ("core/arrays.py", "from polyaforest import retention"),
+            ("kernels/arrays.py", "from polyaforest import util"),
         ]
     ),
 )

@@ -12,7 +12,7 @@ SHARED = """
 import faulthandler
 faulthandler.dump_traceback_later(60, exit=True)
 import os, signal, threading
-from polyaforest.core.locks import ReadersWriterLock
+from polyaforest.util.locks import ReadersWriterLock
 
 lock = ReadersWriterLock()
 

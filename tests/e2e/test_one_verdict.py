@@ -11,7 +11,7 @@ from effort import mostly_slow
 from sklearn.base import clone
 
 from polyaforest import BatchMPF, EpsilonPhi, SeriesMPF, StreamingMPF, Tree, load
-from polyaforest.core.validation import NamedRows
+from polyaforest.tables.validation import NamedRows
 
 NAMES = ["a", "b", "c"]
 N_KNOWN = 270

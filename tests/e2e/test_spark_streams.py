@@ -30,8 +30,8 @@ from spark_streams import (
 )
 from waiting import until
 
-from polyaforest.core.validation import NamedRows
 from polyaforest.distributed.keyed import default_detector
+from polyaforest.tables.validation import NamedRows
 
 N_ROWS = 900
 PATIENCE = 900  # seconds, on a busy machine

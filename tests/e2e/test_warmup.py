@@ -17,7 +17,7 @@ WALK = """
 import importlib, pkgutil
 import numpy as np
 from numba.core.registry import CPUDispatcher
-import polyaforest.core.rng, polyaforest.kernels
+import polyaforest.kernels.rng, polyaforest.kernels
 from polyaforest import BatchMPF, EpsilonPhi, SeriesMPF, StreamingMPF, Tree
 from polyaforest.forest import warmup
 
@@ -25,7 +25,7 @@ names = [found.name for found in pkgutil.iter_modules(polyaforest.kernels.__path
 modules = [importlib.import_module(f"polyaforest.kernels.{name}") for name in names]
 entries = {
     f"{kernel.py_func.__module__}.{name}": kernel
-    for module in [*modules, polyaforest.core.rng]
+    for module in [*modules, polyaforest.kernels.rng]
     for name, kernel in vars(module).items()
     if isinstance(kernel, CPUDispatcher) and kernel.stats.cache_path is not None
 }
@@ -59,7 +59,7 @@ series = SeriesMPF().fit(X[:, :1])
 series.detect_then_learn(X[:50, :1], explain=True)
 print("compiled later:", [name for name, kernel in entries.items() if set(kernel.signatures) != ahead[name]])
 
-# The cache is keyed by the sources of core and kernels: a change of a tuple defined elsewhere would go unnoticed.
+# The cache is keyed by the sources of kernels: a change of a tuple defined elsewhere would go unnoticed.
 def classes(kind):
     yield from [kind.instance_class] if hasattr(kind, "instance_class") else []
     for part in getattr(kind, "types", ()):
@@ -79,7 +79,7 @@ def run(*command, **environment):
 
 def test_all_kernels_are_compiled_ahead_for_the_types_that_calls_use():
     printed = run(sys.executable, "-c", WALK).stdout
-    assert printed == "never compiled: []\ncompiled later: []\ndefined in: polyaforest.core polyaforest.kernels\n"
+    assert printed == "never compiled: []\ncompiled later: []\ndefined in: polyaforest.kernels\n"
 
 
 @pytest.mark.slow

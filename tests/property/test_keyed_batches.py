@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Window
-from polyaforest.core.validation import NamedRows
 from polyaforest.detectors import loads
 from polyaforest.detectors.sifting import check_follows_streams
 from polyaforest.distributed.keyed import KeyedJudge, KeyedRow, State, Status, default_detector
+from polyaforest.tables.validation import NamedRows
 
 NEW = State(None, None)
 SMALL = {"n_estimators": 3, "window": 12, "random_state": 0, "missing": "marginalise"}

@@ -29,7 +29,14 @@ from strategies import (
 from test_reference import assert_same_tree, generators, points, sides, slots, weights_of
 
 from polyaforest import StreamingMPF, Tree
-from polyaforest.core.arrays import (
+from polyaforest.forest import grow, learn
+from polyaforest.forest.integrity import check_forest
+from polyaforest.forest.retention import Window
+from polyaforest.forest.score import log_cell_masses, mean_log_cell_masses
+from polyaforest.forest.score_types import Score
+from polyaforest.forest.spec import Plan, Weighting, weighting_of_rows
+from polyaforest.forest.stream import WARM_UP, Rules, Stream
+from polyaforest.kernels.arrays import (
     EVERY,
     LEAST_LOG,
     NONE,
@@ -45,17 +52,10 @@ from polyaforest.core.arrays import (
     new_points,
     pad,
 )
-from polyaforest.core.boxes import empty_box
-from polyaforest.core.parallel import log_mean_exp
-from polyaforest.core.score import Score
-from polyaforest.forest import grow, learn
-from polyaforest.forest.integrity import check_forest
-from polyaforest.forest.score import log_cell_masses, mean_log_cell_masses
-from polyaforest.forest.spec import Plan, Weighting, weighting_of_rows
-from polyaforest.forest.stream import WARM_UP, Rules, Stream
+from polyaforest.kernels.boxes import empty_box
 from polyaforest.kernels.online import Limits
 from polyaforest.kernels.prequential import Scoring, StreamChunk
-from polyaforest.retention import Window
+from polyaforest.util.parallel import log_mean_exp
 
 pytestmark = pytest.mark.plain
 

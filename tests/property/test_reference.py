@@ -14,12 +14,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference import naive
 from strategies import depths, domains, lifetimes, matrices, mixed, prior_strengths, probes, seeds, weightings
 
-from polyaforest.core.arrays import LEAST_LOG, NONE, Array, Forest, Posterior, Prior
-from polyaforest.core.boxes import empty_box
-from polyaforest.core.parallel import log_mean_exp
 from polyaforest.forest import grow, learn, posterior, score
 from polyaforest.forest.integrity import check_forest
 from polyaforest.forest.spec import Plan
+from polyaforest.kernels.arrays import LEAST_LOG, NONE, Array, Forest, Posterior, Prior
+from polyaforest.kernels.boxes import empty_box
+from polyaforest.util.parallel import log_mean_exp
 
 pytestmark = pytest.mark.plain
 

@@ -25,10 +25,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from strategies import CODES, policies, seeds, stream_points, stream_times
 
 from polyaforest import StreamingMPF
-from polyaforest.core.arrays import QUESTIONS
 from polyaforest.detectors import loads
 from polyaforest.forest.integrity import check_forest
-from polyaforest.retention import Reservoir, Window
+from polyaforest.forest.retention import Reservoir, Window
+from polyaforest.kernels.arrays import QUESTIONS
 
 N_TREES = 3
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyaforest import StreamingMPF
-from polyaforest.core.text import json_shown, label, printable, width
-from polyaforest.core.validation import NamedRows
 from polyaforest.detection import report
 from polyaforest.io.errors import BadInput
 from polyaforest.io.json_values import to_json
+from polyaforest.tables.validation import NamedRows
+from polyaforest.util.text import json_shown, label, printable, width
 
 ANYTHING = st.text(st.characters())  # surrogates, too
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}

@@ -12,9 +12,9 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import betaln, gammaln, logsumexp
 from scipy.stats import hypergeom
 
-from polyaforest.core.arrays import NONE
 from polyaforest.drift.evidence import MISSING, Axis, SplitPrior, TreePartition, attribute, permute_labels
 from polyaforest.drift.regions import gain, shortest
+from polyaforest.kernels.arrays import NONE
 
 pytestmark = pytest.mark.plain
 

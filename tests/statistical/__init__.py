@@ -7,10 +7,10 @@ this probability.
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE
-from polyaforest.core.boxes import as_codes, empty_box
 from polyaforest.forest import grow
 from polyaforest.forest.spec import Plan, Weighting
+from polyaforest.kernels.arrays import NONE
+from polyaforest.kernels.boxes import as_codes, empty_box
 
 ALARM = 1e-4
 RARE = 1e-6

@@ -12,10 +12,10 @@ from forests import made
 from scipy import stats
 
 from polyaforest import BatchMPF, StreamingMPF, Tree
-from polyaforest.core.arrays import QUESTIONS
-from polyaforest.core.boxes import APART, as_codes, count_bits
+from polyaforest.forest.retention import Reservoir, Window
 from polyaforest.kernels import traversal as walks
-from polyaforest.retention import Reservoir, Window
+from polyaforest.kernels.arrays import QUESTIONS
+from polyaforest.kernels.boxes import APART, as_codes, count_bits
 
 from . import ALARM, RARE, cells, mondrian_processes, mondrian_trees
 

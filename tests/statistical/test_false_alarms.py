@@ -12,7 +12,7 @@ from effort import mostly_slow
 from scipy.signal import lfilter
 
 from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Tree
-from polyaforest.model.thresholds import mean_run_length
+from polyaforest.forest.thresholds import mean_run_length
 from polyaforest.series.novelty import KnownReadings
 
 RATE, N_FITS, N_NEW = 0.1, 30, 400

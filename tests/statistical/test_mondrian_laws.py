@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 
 from polyaforest import StreamingMPF
-from polyaforest.core.arrays import NONE, Array
 from polyaforest.forest import grow
 from polyaforest.forest.spec import Weighting
+from polyaforest.kernels.arrays import NONE, Array
 
 from . import RARE, mondrian_processes, mondrian_trees, plan
 

@@ -15,13 +15,13 @@ from scipy import stats
 from sklearn.base import clone
 
 from polyaforest import StreamingMPF, Tree
-from polyaforest.core.arrays import NONE, SCORE_NOTHING, Prior, new_points, pad
-from polyaforest.core.rng import seed_states
 from polyaforest.forest import grow, learn, posterior
 from polyaforest.forest.point_store import PointStore
+from polyaforest.forest.retention import Reservoir, Window
+from polyaforest.kernels.arrays import NONE, SCORE_NOTHING, Prior, new_points, pad
 from polyaforest.kernels.online import Limits
 from polyaforest.kernels.prequential import Scoring, StreamChunk
-from polyaforest.retention import Reservoir, Window
+from polyaforest.kernels.rng import seed_states
 
 from . import ALARM, RARE, cells, mondrian_trees, plan
 

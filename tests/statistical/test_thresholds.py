@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from polyaforest.model.calibration import RunningCalibration
-from polyaforest.model.thresholds import ThresholdPolicy, benjamini_hochberg, conformal_p_values
+from polyaforest.forest.calibration import RunningCalibration
+from polyaforest.forest.thresholds import ThresholdPolicy, benjamini_hochberg, conformal_p_values
 
 from . import ALARM, RARE
 

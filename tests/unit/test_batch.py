@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyaforest import BatchMPF, LeafKind, StreamingMPF, Tree
-from polyaforest.core.arrays import NONE
+from polyaforest.kernels.arrays import NONE
 
 ROWS = np.random.default_rng(0).normal(size=(90, 2))
 DOMAIN = [[-5.0, -5.0], [5.0, 5.0]]

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Tree, load
-from polyaforest.core.arrays import QUESTIONS
-from polyaforest.core.categories import LONGEST_KEPT, Categories, canonical, code_of, encode
-from polyaforest.core.validation import NamedRows
 from polyaforest.detectors import loads
+from polyaforest.kernels.arrays import QUESTIONS
 from polyaforest.storage.modelfile import ModelFileError
+from polyaforest.tables.categories import LONGEST_KEPT, Categories, canonical, code_of, encode
+from polyaforest.tables.validation import NamedRows
 
 RNG = np.random.default_rng(0)
 N = 300

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from polyaforest import StreamingMPF, Tree
-from polyaforest.core.arrays import NONE, Array, Forest, Points
 from polyaforest.forest import grow, learn
 from polyaforest.forest.integrity import CorruptForestError, check_forest
 from polyaforest.forest.spec import Plan, Weighting
+from polyaforest.kernels.arrays import NONE, Array, Forest, Points
 
 N_FEATURES = 2
 ROWS = np.random.default_rng(7).random((12, N_FEATURES))

@@ -7,10 +7,10 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from polyaforest.core.arrays import NONE
-from polyaforest.core.validation import NamedRows
 from polyaforest.drift import Condition, compare, regions
 from polyaforest.drift.evidence import MISSING, Coded, Corners, Grid, draw_weights, grow_partitions
+from polyaforest.kernels.arrays import NONE
+from polyaforest.tables.validation import NamedRows
 
 QUICK = {"n_estimators": 40, "n_permutations": 99, "random_state": 0}
 HOSTILE = '<script>alert("x")</script>\x1b[31m\u202e$a$'
@@ -253,7 +253,7 @@ def test_regions_limit_the_number_of_categories_named():
 
 
 def test_regions_do_not_name_categories_of_unknown_text():
-    from polyaforest.core.categories import Categories, encode
+    from polyaforest.tables.categories import Categories, encode
 
     before, after = requests(seed=1)[["country", "latency"]], requests(xk=0.06, seed=2)[["country", "latency"]]
     rows = []

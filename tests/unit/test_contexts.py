@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from polyaforest.core.arrays import NONE
+from polyaforest.kernels.arrays import NONE
 from polyaforest.series import Shingler
 from polyaforest.series.contexts import (
     LEAST,

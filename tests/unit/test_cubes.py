@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from reference import naive
 
-from polyaforest.core import boxes
-from polyaforest.core.arrays import ALL_YES, QUESTIONS
+from polyaforest.forest.calibration import as_beyond, boxes_without
 from polyaforest.forest.spec import weighting_of_domain, weighting_of_rows, weighting_of_sample
 from polyaforest.forest.survey import Facts, answers_of
+from polyaforest.kernels import boxes, geometry
 from polyaforest.kernels import cubes as helpers
-from polyaforest.kernels import geometry
-from polyaforest.model.calibration import as_beyond, boxes_without
+from polyaforest.kernels.arrays import ALL_YES, QUESTIONS
 
 pytestmark = pytest.mark.plain
 

@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 
 from polyaforest import ModelFileError, SeriesMPF, StreamingMPF
-from polyaforest.core.boxes import as_codes
-from polyaforest.core.categories import ABSENT, Codes, encode
 from polyaforest.detectors import loads
 from polyaforest.drift import DriftMonitor
 from polyaforest.drift.windows import SharedTrees
+from polyaforest.kernels.boxes import as_codes
 from polyaforest.storage.codec import pack, unpack
+from polyaforest.tables.categories import ABSENT, Codes, encode
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "monitor-0-numbers.monitor"
 N, CHANGE = 256, 600

@@ -475,7 +475,7 @@ def test_is_scale_change_distinguishes_scale_from_location() -> None:
 
 
 def test_changes_escape_hostile_names() -> None:
-    from polyaforest.core.validation import NamedRows
+    from polyaforest.tables.validation import NamedRows
 
     rows = normal(3 * N)
     rows[600:, 0] += 4.0

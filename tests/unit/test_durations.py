@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from polyaforest.durations import format_duration, parse_duration
+from polyaforest.util.durations import format_duration, parse_duration
 
 
 def test_parse_duration_reads_numbers_with_units() -> None:

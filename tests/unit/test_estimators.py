@@ -15,8 +15,8 @@ from readers import READERS
 from sklearn.base import clone
 
 from polyaforest import BatchMPF, EpsilonPhi, LeafKind, StreamingMPF, Tree
-from polyaforest.core.arrays import NONE
-from polyaforest.core.score import epsilon_levels
+from polyaforest.forest.score_types import epsilon_levels
+from polyaforest.kernels.arrays import NONE
 
 ESTIMATORS = [StreamingMPF, BatchMPF]
 SCORES = ["typicality", "multiscale", "mass", "log_mass"]

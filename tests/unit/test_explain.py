@@ -13,11 +13,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import NotFittedError
 
 from polyaforest import BatchMPF, ModelFileError, Reservoir, StreamingMPF, Tree
-from polyaforest.core.arrays import NONE
 from polyaforest.detectors._forest import Offset
 from polyaforest.explain import context
 from polyaforest.explain.explanation import Explanation, Explanations, _number, _odds_in_words, _share_in_words
 from polyaforest.forest import attribute
+from polyaforest.kernels.arrays import NONE
 
 SCORES = ["typicality", "multiscale", "log_mass", "mass"]
 LOW, HIGH = 0, 1

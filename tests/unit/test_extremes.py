@@ -9,7 +9,7 @@ import pytest
 from forests import made
 
 from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Tree
-from polyaforest.core.validation import LARGEST, SMALLEST
+from polyaforest.tables.validation import LARGEST, SMALLEST
 
 
 @pytest.mark.parametrize("value", [0.1, SMALLEST, LARGEST])
@@ -134,7 +134,7 @@ def test_credible_intervals_of_mixed_trees_stay_within_their_arrays():
     """Functions of SciPy with a mask over two axes have written beyond the end of their results."""
     script = """
 import numpy as np
-from polyaforest.model.credible import Masses, interval
+from polyaforest.forest.credible import Masses, interval
 means = -np.random.default_rng(0).gamma(2, 60, size=(64, 7))
 for _ in range(200):
     assert np.isfinite(interval(Masses(means, np.full(means.shape, 0.1), np.zeros(means.shape)), 0.9)).all()

@@ -11,10 +11,10 @@ from sklearn.exceptions import NotFittedError
 from polyaforest import BatchMPF, StreamingMPF, Tree
 from polyaforest import load as load_model
 from polyaforest.cli._info import threshold_of
+from polyaforest.forest.calibration import as_beyond, boxes_without, out_of_bag_weights, some_rows
 from polyaforest.forest.score import left_out_scores
 from polyaforest.forest.survey import Facts
-from polyaforest.model.calibration import as_beyond, boxes_without, out_of_bag_weights, some_rows
-from polyaforest.model.thresholds import conformal_p_values
+from polyaforest.forest.thresholds import conformal_p_values
 
 RNG = np.random.default_rng(5)
 ROWS = RNG.normal(size=(60, 2))

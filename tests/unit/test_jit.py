@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from polyaforest.core.jit import direct, jit_borrowing, jit_helper
+from polyaforest.kernels.jit import direct, jit_borrowing, jit_helper
 
 compiled_only = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 

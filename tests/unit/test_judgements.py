@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import polyaforest
 from polyaforest import BatchMPF, Detections, ModelFileError, StreamingMPF
-from polyaforest.core.validation import NamedRows
-from polyaforest.model.calibration import RunningCalibration
-from polyaforest.model.thresholds import ThresholdPolicy
+from polyaforest.forest.calibration import RunningCalibration
+from polyaforest.forest.thresholds import ThresholdPolicy
+from polyaforest.tables.validation import NamedRows
 
 ROWS = np.random.default_rng(8).normal(size=(260, 2))
 ROWS[[180, 240]] = [[9.0, 0.0], [0.0, -12.0]]

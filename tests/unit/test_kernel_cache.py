@@ -9,7 +9,8 @@ import llvmlite.binding
 import numba
 import pytest
 
-from polyaforest.core import kernel_cache, source_states
+from polyaforest.kernels import cache as kernel_cache
+from polyaforest.kernels import source_states
 
 new_directory = kernel_cache.kernel_directory.__wrapped__  # without the memory of this process
 
@@ -48,8 +49,8 @@ def test_directory_changes_with_source_content(tmp_path, monkeypatch):
 
 
 def test_key_covers_all_kernel_sources():
-    package = Path(kernel_cache.__file__).parents[1]
-    expected = {str(path) for folder in ("core", "kernels") for path in (package / folder).rglob("*.py")}
+    package = Path(kernel_cache.__file__).parent
+    expected = {str(path) for path in package.rglob("*.py")}
     assert set(source_states()) == expected
 
 

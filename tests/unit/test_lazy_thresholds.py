@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Tree, load
-from polyaforest.model.thresholds import benjamini_hochberg
+from polyaforest.forest.thresholds import benjamini_hochberg
 
 ROWS = np.random.default_rng(0).normal(size=(400, 2))
 FEW = ROWS[:30] * 0.1 + 3.0  # which would move the threshold

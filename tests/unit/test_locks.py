@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from polyaforest.core.locks import ReadersWriterLock, uninterrupted
+from polyaforest.util.locks import ReadersWriterLock, uninterrupted
 
 LONG = 10.0  # seconds after which something is stuck
 SHORT = 0.05  # seconds in which something that can happen would have happened

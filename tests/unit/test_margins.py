@@ -10,10 +10,10 @@ from streams import bits
 
 import polyaforest
 from polyaforest import BatchMPF, Reservoir, SeriesMPF, StreamingMPF
-from polyaforest.core.score import Score
 from polyaforest.detectors import loads
 from polyaforest.forest import margins, stream
 from polyaforest.forest.margins import Margins, Tails
+from polyaforest.forest.score_types import Score
 from polyaforest.storage.modelfile import ModelFileError, read_model, write_model
 
 ROWS = np.random.default_rng(0).normal(size=(600, 4))

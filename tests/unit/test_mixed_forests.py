@@ -10,11 +10,11 @@ from forests import made
 from numpy.testing import assert_allclose, assert_array_equal
 
 from polyaforest import BatchMPF, StreamingMPF, Tree
-from polyaforest.core.arrays import QUESTIONS
 from polyaforest.detectors import loads
 from polyaforest.detectors.tables import TableFit
 from polyaforest.forest import score
 from polyaforest.forest.integrity import CorruptForestError, check_forest
+from polyaforest.kernels.arrays import QUESTIONS
 
 RNG = np.random.default_rng(0)
 CODES = RNG.integers(0, 2**QUESTIONS, 6).astype(np.float64)

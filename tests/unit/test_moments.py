@@ -13,8 +13,8 @@ from shares import OUTSIDE, cells_of_rows, places_of_rows, shares_of_tree
 from strategies import matrices, prior_strengths, probes, seeds
 
 from polyaforest import BatchMPF, StreamingMPF, Tree
+from polyaforest.forest.credible import Masses, interval, moments
 from polyaforest.kernels.moments import log_excess
-from polyaforest.model.credible import Masses, interval, moments
 
 pytestmark = pytest.mark.plain
 

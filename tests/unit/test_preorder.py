@@ -6,10 +6,10 @@ from crafted import judged
 from numpy.testing import assert_array_equal
 
 from polyaforest import StreamingMPF, Tree
-from polyaforest.core.arrays import NONE, new_forest, new_points
 from polyaforest.detectors import loads
 from polyaforest.forest.integrity import check_forest
 from polyaforest.kernels import preorder
+from polyaforest.kernels.arrays import NONE, new_forest, new_points
 from polyaforest.kernels.sampling import NO_CUTOFF, fill_priorities
 
 pytestmark = pytest.mark.plain

@@ -14,10 +14,10 @@ from strategies import seeds
 
 import polyaforest
 from polyaforest import BatchMPF, EpsilonPhi, StreamingMPF, Tree
-from polyaforest.core.arrays import NONE
 from polyaforest.detectors import loads
 from polyaforest.forest import privacy
 from polyaforest.forest.integrity import check_forest
+from polyaforest.kernels.arrays import NONE
 
 TREE = Tree(domain=[[-8.0, -8.0], [8.0, 8.0]], max_depth=6)
 RNG = np.random.default_rng(0)

@@ -18,8 +18,8 @@ from sklearn.base import clone
 from streams import assert_whole, bits
 
 from polyaforest import Reservoir, StreamingMPF, Window
-from polyaforest.core.arrays import NONE
 from polyaforest.forest.point_store import PointStore
+from polyaforest.kernels.arrays import NONE
 
 ROWS = np.random.default_rng(0).normal(size=(40, 2))
 POLICIES = [

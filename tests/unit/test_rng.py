@@ -7,7 +7,7 @@ import pytest
 from compiled import all_from_python
 from reference.naive import Xoshiro
 
-from polyaforest.core import rng as helpers
+from polyaforest.kernels import rng as helpers
 
 pytestmark = pytest.mark.plain
 

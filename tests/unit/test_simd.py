@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from polyaforest.core.jit import jit
+from polyaforest.kernels.jit import jit
 from polyaforest.kernels.simd import (
     LANES,
     ascending,

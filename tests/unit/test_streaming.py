@@ -15,10 +15,10 @@ from sklearn.exceptions import NotFittedError
 from streams import NODE_PARTS, assert_whole, bits
 
 from polyaforest import LeafKind, Reservoir, StreamingMPF, Tree, Window
-from polyaforest.core import parallel
 from polyaforest.detectors import streaming
 from polyaforest.forest import grow, stream
 from polyaforest.forest.integrity import check_forest
+from polyaforest.util import parallel
 
 ROWS = np.random.default_rng(0).normal([3.0, -1.0], [1.0, 20.0], size=(80, 2))
 FAR = np.array([[1e4, 1e5]])

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyaforest.model.calibration import RunningCalibration
-from polyaforest.model.thresholds import (
+from polyaforest.forest.calibration import RunningCalibration
+from polyaforest.forest.thresholds import (
     AUTO_RATE,
     LONGEST_RUN,
     ThresholdPolicy,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from reference import naive
 
-from polyaforest.core.arrays import NONE, Forest, LeafKind, Prior
 from polyaforest.forest import posterior
 from polyaforest.forest.integrity import check_forest
+from polyaforest.kernels.arrays import NONE, Forest, LeafKind, Prior
 
 pytestmark = pytest.mark.plain
 

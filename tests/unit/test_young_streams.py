@@ -12,9 +12,9 @@ from forests import made
 from numpy.lib import format as npy
 
 from polyaforest import StreamingMPF
-from polyaforest.core import parallel
-from polyaforest.core.rng import seed_states, seeds_of_stream
+from polyaforest.kernels.rng import seed_states, seeds_of_stream
 from polyaforest.storage import modelfile
+from polyaforest.util import parallel
 
 pytestmark = pytest.mark.plain
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 
 
 def anomaly_scores(scores: Array) -> Array:

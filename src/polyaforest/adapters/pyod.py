@@ -10,9 +10,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from polyaforest import detectors
 from polyaforest.adapters._shared import anomaly_scores
-from polyaforest.core.arrays import Array
-from polyaforest.core.extras import extra
-from polyaforest.core.locks import Guarded
+from polyaforest.kernels.arrays import Array
+from polyaforest.util.extras import extra
+from polyaforest.util.locks import Guarded
 
 with extra(__name__, "pyod"):
     import pyod  # noqa: F401 -- first, so that the error names it if it is missing

@@ -11,14 +11,14 @@ import numpy as np
 
 from polyaforest import detectors, drift
 from polyaforest.adapters._shared import anomaly_scores
-from polyaforest.core.arrays import Array
-from polyaforest.core.categories import Categories, canonical, code_of, encode
-from polyaforest.core.extras import extra
-from polyaforest.core.locks import Guarded
-from polyaforest.core.score import EpsilonPhi
-from polyaforest.core.validation import LARGEST, NamedRows, read_sample_weight, read_stamps
 from polyaforest.detectors import Tree
-from polyaforest.retention import Reservoir, Window
+from polyaforest.forest.retention import Reservoir, Window
+from polyaforest.forest.score_types import EpsilonPhi
+from polyaforest.kernels.arrays import Array
+from polyaforest.tables.categories import Categories, canonical, code_of, encode
+from polyaforest.tables.validation import LARGEST, NamedRows, read_sample_weight, read_stamps
+from polyaforest.util.extras import extra
+from polyaforest.util.locks import Guarded
 
 with extra(__name__, "river"):
     from river import base

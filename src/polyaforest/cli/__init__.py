@@ -23,7 +23,7 @@ import click
 from polyaforest import __version__
 from polyaforest.cli._imports import defer_slow_imports
 from polyaforest.cli._screen import escaped_output
-from polyaforest.core.text import printable, printable_lines
+from polyaforest.util.text import printable, printable_lines
 
 try:
     import resource

@@ -13,10 +13,10 @@ import click
 from polyaforest.cli import _options as options
 
 if TYPE_CHECKING:
-    from polyaforest.core.validation import NamedRows
     from polyaforest.drift import Comparison
     from polyaforest.io.reading import Reading
     from polyaforest.io.tables import Table
+    from polyaforest.tables.validation import NamedRows
 
 
 @dataclass(frozen=True)

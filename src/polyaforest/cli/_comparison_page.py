@@ -12,7 +12,7 @@ from os.path import realpath
 from typing import TYPE_CHECKING
 
 from polyaforest import __version__
-from polyaforest.core.text import label
+from polyaforest.util.text import label
 
 if TYPE_CHECKING:
     from polyaforest.drift import Comparison

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import click
 
-from polyaforest.core.text import printable
+from polyaforest.util.text import printable
 
 NAME = "server-metrics.csv"
 PICTURE = "server-metrics.png"

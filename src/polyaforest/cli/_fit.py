@@ -13,9 +13,9 @@ from polyaforest.cli import _options as options
 
 if TYPE_CHECKING:
     from polyaforest import BatchMPF
-    from polyaforest.core.arrays import Array
     from polyaforest.detection.pipeline import DetectorSettings
     from polyaforest.io.tables import Table, TableChunk
+    from polyaforest.kernels.arrays import Array
 
 _MARGIN = 0.1  # of the range of a column, added to either side of the domain for later rows
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from polyaforest.cli import _options as options
-from polyaforest.core.text import label, printable
+from polyaforest.util.text import label, printable
 
 _WIDTH = 100  # characters per line
 _HIDDEN = {"columns", "domain", "line", "reader", "out", "quarantine"}  # notes shown elsewhere, or internal
@@ -62,7 +62,7 @@ def facts_of_file(path: str, by: str | None = None) -> dict[str, Any]:
 
 def facts_of(model: Any) -> dict[str, Any]:
     """Return the facts of a model."""
-    from polyaforest.core.validation import feature_names
+    from polyaforest.tables.validation import feature_names
 
     return {
         "detector": type(model).__name__,
@@ -81,7 +81,7 @@ def facts_of(model: Any) -> dict[str, Any]:
 
 def _categories(model: Any) -> dict[str, list[str]]:
     """Return the columns that are categories, if any."""
-    from polyaforest.core.validation import feature_names
+    from polyaforest.tables.validation import feature_names
 
     encoding = getattr(model, "encoding_", None)
     return {} if encoding is None else {"categories": [feature_names(model)[k] for k in encoding.columns]}

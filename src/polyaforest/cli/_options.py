@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyaforest.cli._screen import CLEAR_LINE
-from polyaforest.core.text import printable
 from polyaforest.io.reading import DATES, DECIMALS, Reading
+from polyaforest.util.text import printable
 
 if TYPE_CHECKING:
     from polyaforest.io.tables import Table, TableChunk

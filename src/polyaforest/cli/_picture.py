@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
-from polyaforest.core.text import label
 from polyaforest.detection.pipeline import Detected
 from polyaforest.detection.report import Finding, format_place, format_span, is_date
 from polyaforest.io.tables import BadInput, gather
+from polyaforest.kernels.arrays import Array
 from polyaforest.storage.modelfile import check_regular_file, replacing
+from polyaforest.util.text import label
 
 if TYPE_CHECKING:
     from polyaforest.explain import ContextWindow, Explanation

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from polyaforest.core.text import printable_lines
+from polyaforest.util.text import printable_lines
 
 __all__ = ["CLEAR_LINE", "escaped_output"]
 

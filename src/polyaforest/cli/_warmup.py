@@ -28,8 +28,8 @@ def command(jobs: int | None, portable: bool, quiet: bool) -> None:
     """Run `polyaforest warmup`."""
     if portable:
         os.environ["POLYAFOREST_CPU"] = "portable"  # the processes that compile inherit it
-    from polyaforest.core.kernel_cache import select_cpu
     from polyaforest.forest import warmup
+    from polyaforest.kernels.cache import select_cpu
 
     groups = warmup.cold("everything")
     if groups:

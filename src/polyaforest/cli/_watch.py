@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from polyaforest.cli import _options as options
 from polyaforest.cli._screen import CLEAR_LINE
-from polyaforest.durations import parse_duration
+from polyaforest.util.durations import parse_duration
 
 if TYPE_CHECKING:
     from polyaforest.live import Detector

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 
 __all__ = ["INCIDENTS", "Incident", "server_metrics"]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
 from polyaforest.detection.pipeline import Detected, DetectorSettings, places_by_partition
 from polyaforest.detection.report import Finding, RunSummary, reason, stamp
+from polyaforest.kernels.arrays import Array
 from polyaforest.series import Event, EventTracker
 
 if TYPE_CHECKING:

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
-from polyaforest.core.validation import NamedRows
 from polyaforest.detection.report import count, moment
 from polyaforest.detectors import (
     BatchMPF,
@@ -27,13 +25,15 @@ from polyaforest.detectors import (
     load,
     loads,
 )
+from polyaforest.forest.thresholds import AUTO_RATE, least_calibration
 from polyaforest.io.tables import BadInput, TableChunk, TableColumns, open_table
-from polyaforest.model.thresholds import AUTO_RATE, least_calibration
+from polyaforest.kernels.arrays import Array
 from polyaforest.series import Forecast, find_events
 from polyaforest.series.calendar import moved_on
 from polyaforest.series.contexts import LEAST, REACH
 from polyaforest.series.rhythm import LEAST_READINGS, has_context, is_series
 from polyaforest.storage.model_store import ModelStore, is_model_store, read_model, read_notes
+from polyaforest.tables.validation import NamedRows
 
 if TYPE_CHECKING:
     from polyaforest.explain import Explanation

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from polyaforest.core.text import label, width
+from polyaforest.util.text import label, width
 
 if TYPE_CHECKING:
     from polyaforest.explain import Attribution, Explanation

@@ -3,14 +3,14 @@
 from io import BytesIO
 from typing import TypeAlias
 
-from polyaforest.core.score import EpsilonPhi
 from polyaforest.detectors._masses import Leaves
 from polyaforest.detectors.batch import BatchMPF
 from polyaforest.detectors.grouped import GroupedMPF
 from polyaforest.detectors.series import SeriesMPF
 from polyaforest.detectors.streaming import StreamingMPF
 from polyaforest.detectors.tree import Tree
-from polyaforest.model.thresholds import Detections
+from polyaforest.forest.score_types import EpsilonPhi
+from polyaforest.forest.thresholds import Detections
 from polyaforest.storage.codec import is_packed, unpack
 from polyaforest.storage.modelfile import Arrays, Header, Place, read_model
 from polyaforest.storage.state import reporting_invalid_model

@@ -11,13 +11,13 @@ import numpy as np
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from polyaforest.core.arrays import Array
-from polyaforest.core.locks import Guarded
-from polyaforest.core.validation import read_rate
-from polyaforest.model.thresholds import Detections, benjamini_hochberg
+from polyaforest.forest.thresholds import Detections, benjamini_hochberg
+from polyaforest.kernels.arrays import Array
 from polyaforest.storage.codec import pack
 from polyaforest.storage.modelfile import Arrays, Header, Place, read_model, write_model
 from polyaforest.storage.state import reporting_invalid_model
+from polyaforest.tables.validation import read_rate
+from polyaforest.util.locks import Guarded
 
 _COMPANION = "companion"  # the array of its bytes
 

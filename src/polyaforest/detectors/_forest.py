@@ -13,14 +13,25 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyaforest import forest as forests
-from polyaforest.core import schema
-from polyaforest.core.arrays import Array, Forest, LeafTable, Posterior, Prior, is_ascending
-from polyaforest.core.boxes import whole_cube
-from polyaforest.core.categories import Categories, Codes, Texts
-from polyaforest.core.derived import Derived, lasting
-from polyaforest.core.parallel import ordered_sum, spans
-from polyaforest.core.score import EpsilonPhi, Score, epsilon_levels
-from polyaforest.core.validation import (
+from polyaforest.detectors._detector import Detector
+from polyaforest.detectors.tree import Tree
+from polyaforest.forest.integrity import Layout, check_forest, check_layout
+from polyaforest.forest.parameters import decode, encode, encode_columns
+from polyaforest.forest.score_types import EpsilonPhi, Score, epsilon_levels
+from polyaforest.forest.spec import Plan, Weighting
+from polyaforest.forest.thresholds import (
+    Detections,
+    ThresholdPolicy,
+    check_calibration_size,
+    check_scores,
+    conformal_p_values,
+)
+from polyaforest.kernels.arrays import Array, Forest, LeafTable, Posterior, Prior, is_ascending
+from polyaforest.kernels.boxes import whole_cube
+from polyaforest.storage.modelfile import Arrays, Header
+from polyaforest.storage.state import packed, reporting_invalid_pickle, unpacked
+from polyaforest.tables.categories import Categories, Codes, Texts
+from polyaforest.tables.validation import (
     LARGEST,
     SMALLEST,
     feature_names,
@@ -30,19 +41,9 @@ from polyaforest.core.validation import (
     read_seed,
     read_weights,
 )
-from polyaforest.detectors._detector import Detector
-from polyaforest.detectors.tree import Tree
-from polyaforest.forest.integrity import Layout, check_forest, check_layout
-from polyaforest.forest.spec import Plan, Weighting
-from polyaforest.model.thresholds import (
-    Detections,
-    ThresholdPolicy,
-    check_calibration_size,
-    check_scores,
-    conformal_p_values,
-)
-from polyaforest.storage.modelfile import Arrays, Header
-from polyaforest.storage.state import decode, encode, encode_columns, packed, reporting_invalid_pickle, unpacked
+from polyaforest.util import schema
+from polyaforest.util.derived import Derived, lasting
+from polyaforest.util.parallel import ordered_sum, spans
 
 _STATE: dict[str, schema.Rule] = {  # the header of every forest
     "detector": schema.text,

@@ -9,11 +9,11 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from polyaforest import forest as forests
-from polyaforest.core.arrays import Array
-from polyaforest.core.parallel import log_mean_exp
-from polyaforest.core.validation import read_rate, read_rows, read_share, read_times
 from polyaforest.detectors._forest import BaseForest
-from polyaforest.model.credible import Masses, moments
+from polyaforest.forest.credible import Masses, moments
+from polyaforest.kernels.arrays import Array
+from polyaforest.tables.validation import read_rate, read_rows, read_share, read_times
+from polyaforest.util.parallel import log_mean_exp
 
 _ROWS_OF_MASSES = 2048  # rows per block of tree masses
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from polyaforest import forest as forests
-from polyaforest.core.arrays import Array, is_ascending
-from polyaforest.core.boxes import is_code
-from polyaforest.core.validation import LARGEST
+from polyaforest.forest.calibration import as_beyond, boxes_without
 from polyaforest.forest.integrity import Layout, check_layout
-from polyaforest.model.calibration import as_beyond, boxes_without
+from polyaforest.kernels.arrays import Array, is_ascending
+from polyaforest.kernels.boxes import is_code
 from polyaforest.storage.modelfile import Arrays
+from polyaforest.tables.validation import LARGEST
 
 if TYPE_CHECKING:
     from polyaforest.forest.draws import Draw

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from polyaforest.core import schema
-from polyaforest.core.arrays import NONE, Array
 from polyaforest.detectors.streaming import REMEDY, LearnTask, StreamingMPF
 from polyaforest.explain import ContextWindow, Explanation, Explanations
+from polyaforest.forest.calibration import RunningCalibration, n_to_calibrate
 from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.point_store import Key
-from polyaforest.model.calibration import RunningCalibration, n_to_calibrate
-from polyaforest.model.thresholds import (
+from polyaforest.forest.thresholds import (
     LONGEST_RUN,
     NOTHING,
     Detections,
@@ -24,6 +22,7 @@ from polyaforest.model.thresholds import (
     check_calibration_size,
     mean_run_length,
 )
+from polyaforest.kernels.arrays import NONE, Array
 from polyaforest.series.calendar import read_timezone
 from polyaforest.series.contexts import LENGTH, layout_of
 from polyaforest.series.forecasts import Forecast, HeldContexts, Outlook, usual_by_rhythm
@@ -31,6 +30,7 @@ from polyaforest.series.shingles import Alignment
 from polyaforest.series.steps import fold_on_steps
 from polyaforest.series.words import describe
 from polyaforest.storage.modelfile import Arrays, Header
+from polyaforest.util import schema
 
 _BACK = 32  # steps before a reading at which its forecast starts
 _STRETCH = 2048  # consecutive rows of a table to measure run lengths on

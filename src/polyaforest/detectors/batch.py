@@ -13,25 +13,25 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from polyaforest import forest as forests
-from polyaforest.core.arrays import Array, Forest, LeafKind, Posterior
-from polyaforest.core.boxes import are_within
-from polyaforest.core.derived import Derived, lasting
-from polyaforest.core.score import EpsilonPhi, Score
-from polyaforest.core.validation import (
+from polyaforest.detectors._forest import Offset
+from polyaforest.detectors._sample import CalibrationSample
+from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.detectors.tree import Tree
+from polyaforest.forest.calibration import n_to_calibrate
+from polyaforest.forest.score_types import EpsilonPhi, Score
+from polyaforest.forest.spec import weighting_of_domain
+from polyaforest.forest.thresholds import check_calibration_size, check_scores
+from polyaforest.kernels.arrays import Array, Forest, LeafKind, Posterior
+from polyaforest.kernels.boxes import are_within
+from polyaforest.storage.modelfile import Arrays, Header
+from polyaforest.tables.validation import (
     check_countable,
     check_rows_inside,
     read_coded,
     read_copies,
     read_rows,
 )
-from polyaforest.detectors._forest import Offset
-from polyaforest.detectors._sample import CalibrationSample
-from polyaforest.detectors.explaining import PolyaForest
-from polyaforest.detectors.tree import Tree
-from polyaforest.forest.spec import weighting_of_domain
-from polyaforest.model.calibration import n_to_calibrate
-from polyaforest.model.thresholds import check_calibration_size, check_scores
-from polyaforest.storage.modelfile import Arrays, Header
+from polyaforest.util.derived import Derived, lasting
 
 if TYPE_CHECKING:
     from polyaforest.forest.privacy import Budget

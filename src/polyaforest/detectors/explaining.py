@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyaforest import forest as forests
-from polyaforest.core.arrays import Array, Posterior
-from polyaforest.core.categories import Texts
-from polyaforest.core.score import EpsilonPhi
-from polyaforest.core.validation import LARGEST, feature_names, read_coded
 from polyaforest.detectors._masses import MassForest
 from polyaforest.explain import Explanations, read_features
-from polyaforest.model.thresholds import Detections
+from polyaforest.forest.score_types import EpsilonPhi
+from polyaforest.forest.thresholds import Detections
+from polyaforest.kernels.arrays import Array, Posterior
+from polyaforest.tables.categories import Texts
+from polyaforest.tables.validation import LARGEST, feature_names, read_coded
 
 if TYPE_CHECKING:
     from polyaforest.explain.context import Snapshot

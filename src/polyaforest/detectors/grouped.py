@@ -10,22 +10,22 @@ import numpy as np
 from sklearn.base import _fit_context, clone
 from sklearn.utils._param_validation import Interval
 
-from polyaforest.core import schema
-from polyaforest.core.arrays import Array, is_ascending
-from polyaforest.core.score import EpsilonPhi
-from polyaforest.core.validation import read_rows
 from polyaforest.detectors._detector import Detector
 from polyaforest.detectors.batch import BatchMPF
 from polyaforest.detectors.streaming import StreamingMPF
 from polyaforest.explain import Explanations
-from polyaforest.model.calibration import n_to_calibrate, some_rows
-from polyaforest.model.thresholds import (
+from polyaforest.forest.calibration import n_to_calibrate, some_rows
+from polyaforest.forest.score_types import EpsilonPhi
+from polyaforest.forest.thresholds import (
     Detections,
     check_scores,
     conformal_p_values,
     least_calibration,
 )
+from polyaforest.kernels.arrays import Array, is_ascending
 from polyaforest.storage.modelfile import Arrays, Header
+from polyaforest.tables.validation import read_rows
+from polyaforest.util import schema
 
 Label: TypeAlias = str | float | None  # None where a row has no group
 

@@ -14,30 +14,18 @@ from sklearn.base import clone
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from polyaforest.core import schema
-from polyaforest.core.arrays import NONE, Array
-from polyaforest.core.boxes import empty_box
-from polyaforest.core.score import Score
-from polyaforest.core.validation import (
-    NamedRows,
-    check_countable,
-    feature_names,
-    read_domain,
-    read_flags,
-    read_keys,
-    read_one_or_more_keys,
-    read_rows,
-    read_stamps,
-    read_weights,
-)
 from polyaforest.detectors._detector import Detector
 from polyaforest.detectors._views import Views
 from polyaforest.detectors.streaming import LearnTask, StreamingMPF
 from polyaforest.explain import Explanation, read_features
+from polyaforest.forest.parameters import decode, encode
 from polyaforest.forest.point_store import Key, places_of
+from polyaforest.forest.retention import Policy, Reservoir, as_policy
+from polyaforest.forest.score_types import Score
 from polyaforest.forest.spec import weighting_of_rows
-from polyaforest.model.thresholds import NOTHING, Detections
-from polyaforest.retention import Policy, Reservoir, as_policy
+from polyaforest.forest.thresholds import NOTHING, Detections
+from polyaforest.kernels.arrays import NONE, Array
+from polyaforest.kernels.boxes import empty_box
 from polyaforest.series.calendar import AUTO, read_calendar, timezone_of
 from polyaforest.series.contexts import PHASE, REACH, layout_of, phase_features
 from polyaforest.series.forecasts import Forecast
@@ -53,7 +41,20 @@ from polyaforest.series.shingles import (
     read_pattern,
 )
 from polyaforest.storage.modelfile import Arrays, Header
-from polyaforest.storage.state import decode, encode, reporting_invalid_pickle
+from polyaforest.storage.state import reporting_invalid_pickle
+from polyaforest.tables.validation import (
+    NamedRows,
+    check_countable,
+    feature_names,
+    read_domain,
+    read_flags,
+    read_keys,
+    read_one_or_more_keys,
+    read_rows,
+    read_stamps,
+    read_weights,
+)
+from polyaforest.util import schema
 
 _PIECE = 256  # readings to learn at a time, and after which the scale of features is checked
 _WINDOW = 2048  # shingles held by default

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from polyaforest.detectors.series import SeriesMPF
 from polyaforest.detectors.streaming import StreamingMPF
-from polyaforest.retention import as_policy
+from polyaforest.forest.retention import as_policy
 
 __all__ = ["check_follows_streams", "progress", "sift", "why_unusable", "words_of"]
 

@@ -18,14 +18,21 @@ from sklearn.base import _fit_context, clone
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyaforest import forest as forests
-from polyaforest.core import schema
-from polyaforest.core.arrays import EVERY, NONE, Array
-from polyaforest.core.boxes import empty_box
-from polyaforest.core.categories import Codes
-from polyaforest.core.derived import Derived
-from polyaforest.core.locks import uninterrupted
-from polyaforest.core.score import EpsilonPhi, Score
-from polyaforest.core.validation import (
+from polyaforest.detectors._forest import BaseForest
+from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.detectors.tree import Tree
+from polyaforest.explain import Explanation, Explanations
+from polyaforest.forest.calibration import n_to_calibrate, out_of_bag_weights, some_rows
+from polyaforest.forest.point_store import Key, Labels, copied_keys, places_of
+from polyaforest.forest.retention import Policy, Reservoir, Window, as_policy
+from polyaforest.forest.score_types import EpsilonPhi, Score
+from polyaforest.forest.spec import unmeasured, weighting_of_rows, weighting_of_sample
+from polyaforest.forest.thresholds import NOTHING, Detections, check_calibration_size, check_scores
+from polyaforest.kernels.arrays import EVERY, NONE, Array
+from polyaforest.kernels.boxes import empty_box
+from polyaforest.storage.modelfile import Arrays, Header
+from polyaforest.tables.categories import Codes
+from polyaforest.tables.validation import (
     LARGEST,
     SMALLEST,
     check_box_inside,
@@ -39,16 +46,9 @@ from polyaforest.core.validation import (
     read_rows,
     read_stamps,
 )
-from polyaforest.detectors._forest import BaseForest
-from polyaforest.detectors.explaining import PolyaForest
-from polyaforest.detectors.tree import Tree
-from polyaforest.explain import Explanation, Explanations
-from polyaforest.forest.point_store import Key, Labels, copied_keys, places_of
-from polyaforest.forest.spec import unmeasured, weighting_of_rows, weighting_of_sample
-from polyaforest.model.calibration import n_to_calibrate, out_of_bag_weights, some_rows
-from polyaforest.model.thresholds import NOTHING, Detections, check_calibration_size, check_scores
-from polyaforest.retention import Policy, Reservoir, Window, as_policy
-from polyaforest.storage.modelfile import Arrays, Header
+from polyaforest.util import schema
+from polyaforest.util.derived import Derived
+from polyaforest.util.locks import uninterrupted
 
 if TYPE_CHECKING:
     from polyaforest.explain.context import Snapshot

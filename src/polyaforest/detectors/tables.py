@@ -15,12 +15,12 @@ import numpy as np
 from sklearn.base import clone
 
 from polyaforest import forest as forests
-from polyaforest.core.arrays import Array, Forest
-from polyaforest.core.categories import Categories, read_categorical
-from polyaforest.core.validation import CodedRows, read_coded, read_sample_weight
 from polyaforest.detectors.batch import BatchMPF
 from polyaforest.detectors.streaming import StreamingMPF
 from polyaforest.forest.survey import Inquiry, Survey
+from polyaforest.kernels.arrays import Array, Forest
+from polyaforest.tables.categories import Categories, read_categorical
+from polyaforest.tables.validation import CodedRows, read_coded, read_sample_weight
 
 Kind = TypeVar("Kind", BatchMPF, StreamingMPF)
 

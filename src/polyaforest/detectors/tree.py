@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polyaforest.core.validation import LARGEST, SMALLEST
+from polyaforest.tables.validation import LARGEST, SMALLEST
 
 
 class Tree(BaseEstimator):

@@ -15,11 +15,11 @@ from uuid import uuid4
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
-from polyaforest.core.extras import extra
 from polyaforest.detectors import BatchMPF, StreamingMPF, loads
 from polyaforest.detectors.tables import WeighTask
 from polyaforest.forest.copies import starts_of
+from polyaforest.kernels.arrays import Array
+from polyaforest.util.extras import extra
 
 with extra(__name__, "dask", "datasketches", "pandas"):
     import dask

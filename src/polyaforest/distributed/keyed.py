@@ -15,10 +15,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from polyaforest.core.categories import Categories, code_of
-from polyaforest.core.validation import NamedRows
 from polyaforest.detectors import SeriesMPF, StreamingMPF, loads
 from polyaforest.detectors.sifting import progress, sift, why_unusable, words_of
+from polyaforest.tables.categories import Categories, code_of
+from polyaforest.tables.validation import NamedRows
 
 __all__ = ["KeyedJudge", "KeyedResult", "KeyedRow", "State", "Status", "default_detector"]
 

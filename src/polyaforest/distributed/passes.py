@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
 from polyaforest.detectors import BatchMPF, StreamingMPF
 from polyaforest.detectors.tables import ScoreTask, TableFit, WeighTask
 from polyaforest.distributed.quantiles import Quantiles
+from polyaforest.kernels.arrays import Array
 
 Kind = TypeVar("Kind", BatchMPF, StreamingMPF)
 Task = Callable[..., Any]  # takes the rows of a part, their ids, and copies if any; its results can be added

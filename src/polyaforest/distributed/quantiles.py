@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from datasketches import req_floats_sketch
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 
 _PRECISION = 64  # the sketch's k: a relative error of ranks of about half a per cent
 _LARGEST = float(np.finfo(np.float32).max)

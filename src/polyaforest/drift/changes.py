@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from polyaforest.core import schema
-from polyaforest.core.arrays import Array
-from polyaforest.core.validation import NamedRows
 from polyaforest.drift.comparison import MIN_ROWS, compare, percent
+from polyaforest.kernels.arrays import Array
+from polyaforest.tables.validation import NamedRows
+from polyaforest.util import schema
 
 MIN_REFERENCE = 128  # points of a reference
 KINDS = ("burst", "drift", "gradual drift", "scale change", "return to normal")

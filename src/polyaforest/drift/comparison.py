@@ -15,10 +15,10 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 
-from polyaforest.core.arrays import Array
-from polyaforest.core.categories import Texts, code_of, encode
-from polyaforest.core.text import json_shown, label, width
-from polyaforest.core.validation import NamedRows, categorical_columns, feature_names, read_coded, read_seed
+from polyaforest.kernels.arrays import Array
+from polyaforest.tables.categories import Texts, code_of, encode
+from polyaforest.tables.validation import NamedRows, categorical_columns, feature_names, read_coded, read_seed
+from polyaforest.util.text import json_shown, label, width
 
 MIN_ROWS = 10  # of a sample
 _MAX_AXIS_ROWS = 100_000  # rows that define the axes

@@ -21,15 +21,15 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln, logsumexp, ndtri
 
-from polyaforest.core.arrays import QUESTIONS, Array, Forest
-from polyaforest.core.boxes import answer, empty_box
-from polyaforest.core.categories import Texts
-from polyaforest.core.parallel import ordered_sum, run, spans
-from polyaforest.core.rng import seed_states
 from polyaforest.drift.comparison import Bound, Share
 from polyaforest.forest.grow import grow_trees
 from polyaforest.forest.spec import Plan, weighting_of_rows
 from polyaforest.kernels import two_samples
+from polyaforest.kernels.arrays import QUESTIONS, Array, Forest
+from polyaforest.kernels.boxes import answer, empty_box
+from polyaforest.kernels.rng import seed_states
+from polyaforest.tables.categories import Texts
+from polyaforest.util.parallel import ordered_sum, run, spans
 
 MISSING = 0  # the level of a missing value, below those of all values
 LEVEL = 0.95  # of all intervals

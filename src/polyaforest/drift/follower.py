@@ -9,10 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from polyaforest.core import schema
-from polyaforest.core.arrays import Array
-from polyaforest.core.categories import Categories, Codes
-from polyaforest.core.validation import NamedRows
 from polyaforest.detectors import StreamingMPF
 from polyaforest.drift.changes import (
     GRADUAL,
@@ -26,7 +22,11 @@ from polyaforest.drift.changes import (
 )
 from polyaforest.drift.windows import SharedTrees, StreamPoints, Thresholds, Windows, find_thresholds
 from polyaforest.forest.point_store import Key
+from polyaforest.kernels.arrays import Array
 from polyaforest.storage.modelfile import Arrays, Header
+from polyaforest.tables.categories import Categories, Codes
+from polyaforest.tables.validation import NamedRows
+from polyaforest.util import schema
 
 _PIECE = 256  # points that are followed together
 _SHORTEST = 8  # points of a window; each longer one has twice as many, up to those of the reference

@@ -15,11 +15,17 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polyaforest.core import schema
-from polyaforest.core.arrays import Array
-from polyaforest.core.categories import Categories, Codes, Texts
-from polyaforest.core.locks import Guarded
-from polyaforest.core.validation import (
+from polyaforest.detectors import SeriesMPF, StreamingMPF
+from polyaforest.drift.changes import MIN_REFERENCE, Change, RunLengths, Trace
+from polyaforest.forest.parameters import decode, encode, encode_columns
+from polyaforest.forest.point_store import Key
+from polyaforest.forest.thresholds import Detections
+from polyaforest.kernels.arrays import Array
+from polyaforest.storage.codec import pack, unpack
+from polyaforest.storage.modelfile import Arrays, Header, Place, read_model, write_model
+from polyaforest.storage.state import reporting_invalid_model
+from polyaforest.tables.categories import Categories, Codes, Texts
+from polyaforest.tables.validation import (
     NamedRows,
     check_countable,
     feature_names,
@@ -28,14 +34,9 @@ from polyaforest.core.validation import (
     read_one_or_more_keys,
     read_stamps,
 )
-from polyaforest.detectors import SeriesMPF, StreamingMPF
-from polyaforest.drift.changes import MIN_REFERENCE, Change, RunLengths, Trace
-from polyaforest.durations import parse_duration
-from polyaforest.forest.point_store import Key
-from polyaforest.model.thresholds import Detections
-from polyaforest.storage.codec import pack, unpack
-from polyaforest.storage.modelfile import Arrays, Header, Place, read_model, write_model
-from polyaforest.storage.state import decode, encode, encode_columns, reporting_invalid_model
+from polyaforest.util import schema
+from polyaforest.util.durations import parse_duration
+from polyaforest.util.locks import Guarded
 
 if TYPE_CHECKING:
     from polyaforest.drift.follower import Follower

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from scipy.special import betaincinv, xlogy
 
-from polyaforest.core.arrays import NONE, Array
 from polyaforest.drift.comparison import Condition, Region, Share
 from polyaforest.drift.evidence import LEVEL, MISSING, Axis, Corners, Grid, Levels, Mean, Split, TreePartition, mean_of
+from polyaforest.kernels.arrays import NONE, Array
 
 _FEW_VALUES = 8  # of a feature with so few values, a range of one is reported as that value
 _MAX_CONDITIONS = 3

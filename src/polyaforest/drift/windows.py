@@ -9,20 +9,20 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from scipy.special import gammaln
 
-from polyaforest.core.arrays import QUESTIONS, Array, stack
-from polyaforest.core.boxes import bounding_box, empty_box, is_code
-from polyaforest.core.categories import ABSENT
-from polyaforest.core.rng import seed_states
-from polyaforest.core.validation import LARGEST
 from polyaforest.drift.evidence import draw_features
 from polyaforest.forest.draws import priorities
 from polyaforest.forest.grow import grow_trees
 from polyaforest.forest.point_store import Key
 from polyaforest.forest.spec import Plan, weighting_of_rows
 from polyaforest.kernels import change
+from polyaforest.kernels.arrays import QUESTIONS, Array, stack
+from polyaforest.kernels.boxes import bounding_box, empty_box, is_code
 from polyaforest.kernels.change import Cuts, Tally
+from polyaforest.kernels.rng import seed_states
 from polyaforest.storage.modelfile import Arrays
 from polyaforest.storage.state import pack_keys, unpack_keys
+from polyaforest.tables.categories import ABSENT
+from polyaforest.tables.validation import LARGEST
 
 MAX_TREE_POINTS = 64  # points of the reference that a tree is grown on
 _REFERENCE_PER_TREE_POINT = 8  # fewer if the reference has fewer than so many points for each

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaincinv
 
-from polyaforest.core.arrays import LEAST_LOG, NONE, Array, Forest, Posterior
-from polyaforest.core.boxes import answers
-from polyaforest.core.categories import Categories
 from polyaforest.forest import attribute, posterior, score
 from polyaforest.forest.point_store import Key
+from polyaforest.kernels.arrays import LEAST_LOG, NONE, Array, Forest, Posterior
 from polyaforest.kernels.attribution import HIGH, LOW
+from polyaforest.kernels.boxes import answers
+from polyaforest.tables.categories import Categories
 
 MOST_ROWS = 512  # rows to compute quantiles from
 _PAIRS = 200  # pairs of a tree and a point that estimate the typical attributions, to about 0.2 bits in total

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
-from polyaforest.core.categories import Categories
-from polyaforest.core.text import json_shown, label, width
+from polyaforest.kernels.arrays import Array
+from polyaforest.tables.categories import Categories
+from polyaforest.util.text import json_shown, label, width
 
 if TYPE_CHECKING:
     from polyaforest.explain.context import CategoryCount, RegionCondition, Snapshot

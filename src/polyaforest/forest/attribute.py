@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyaforest.core.arrays import Array, Forest, Posterior
-from polyaforest.core.parallel import ordered_sum, run, spans
 from polyaforest.forest.posterior import is_empty
 from polyaforest.kernels import attribution
+from polyaforest.kernels.arrays import Array, Forest, Posterior
+from polyaforest.util.parallel import ordered_sum, run, spans
 
 _ROWS_AT_ONCE = 512  # rows that one thread attributes at a time
 _LARGEST_TABLE = 2**27  # bytes that each thread may take for speed

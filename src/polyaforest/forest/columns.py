@@ -15,7 +15,7 @@ from copy import copy
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, Array
+from polyaforest.kernels.arrays import NONE, Array
 
 
 class LateColumns:

@@ -12,17 +12,17 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from polyaforest.core.arrays import EVERY, NONE, Array, Forest, Points, new_points
-from polyaforest.core.validation import LARGEST
 from polyaforest.forest.grow import SPARE_NODES, allocate, memory_limit, memory_needed
 from polyaforest.forest.integrity import CorruptForestError, Layout, check_layout, check_sample_sizes, check_unread
 from polyaforest.forest.point_store import Key, PointStore
+from polyaforest.forest.retention import Policy
 from polyaforest.forest.spec import Plan
 from polyaforest.kernels import preorder
+from polyaforest.kernels.arrays import EVERY, NONE, Array, Forest, Points, new_points
 from polyaforest.kernels.sampling import TreeSamples
-from polyaforest.retention import Policy
 from polyaforest.storage.modelfile import Arrays
 from polyaforest.storage.state import pack_keys, unpack_keys
+from polyaforest.tables.validation import LARGEST
 
 _LAYOUT: Layout = {  # T trees, N nodes, I of them cut, D features, H points held, J scores; K bytes
     "size": (np.int32, "T"),

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
 from polyaforest.forest.draws import priorities
+from polyaforest.kernels.arrays import Array
 from polyaforest.kernels.sampling import NO_CUTOFF
 
 AT_ONCE = 2**16  # copies in memory at a time

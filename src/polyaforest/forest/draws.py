@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 from polyaforest.kernels.sampling import NO_CUTOFF, fill_priorities
 
 

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, Array
-from polyaforest.core.parallel import ordered_sum
 from polyaforest.forest import imputation
 from polyaforest.forest.point_store import Schedule
+from polyaforest.kernels.arrays import NONE, Array
 from polyaforest.kernels.prequential import UNSCORED, StreamChunk
+from polyaforest.util.parallel import ordered_sum
 
 _NOTHING = np.empty(0, np.int64)
 

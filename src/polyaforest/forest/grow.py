@@ -6,11 +6,11 @@ import os
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, Array, Forest, new_forest, node_bytes, stack, trim
-from polyaforest.core.parallel import is_worth_threads, run, tree_spans
-from polyaforest.core.rng import seed_states
 from polyaforest.forest.spec import Plan, Weighting
 from polyaforest.kernels import cuts, mondrian_process, mondrian_tree
+from polyaforest.kernels.arrays import NONE, Array, Forest, new_forest, node_bytes, stack, trim
+from polyaforest.kernels.rng import seed_states
+from polyaforest.util.parallel import is_worth_threads, run, tree_spans
 
 _FIRST_CAPACITY = 4096  # node slots of the first attempt at a tree
 SPARE_NODES = 2  # node slots that a tree needs temporarily while it changes

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from polyaforest.core.arrays import Array
-from polyaforest.core.parallel import ordered_sum
-from polyaforest.core.validation import column_name
 from polyaforest.forest.draws import Draw
 from polyaforest.forest.spec import spread_of, weighting_of_rows, weighting_of_sample
+from polyaforest.kernels.arrays import Array
+from polyaforest.tables.validation import column_name
+from polyaforest.util.parallel import ordered_sum
 
 MOST = 256  # donors compared for a value
 N_COMPLETIONS = 8  # completions of a row to be scored, if there are as many donors

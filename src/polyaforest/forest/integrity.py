@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
-from polyaforest.core.arrays import ALL_YES, EVERY, NONE, QUESTIONS, Array, Forest, Points
-from polyaforest.core.boxes import are_within, as_codes, is_code
-from polyaforest.core.schema import MOST_COUNTED
+from polyaforest.kernels.arrays import ALL_YES, EVERY, NONE, QUESTIONS, Array, Forest, Points
+from polyaforest.kernels.boxes import are_within, as_codes, is_code
+from polyaforest.util.schema import MOST_COUNTED
 
 # The type of each array and its axes. Letters are lengths that arrays share: T trees, C node slots, D features, W
 # dimensions of a box, P slots for points.

@@ -7,7 +7,9 @@ from threading import local
 
 import numpy as np
 
-from polyaforest.core.arrays import (
+from polyaforest.forest import copies
+from polyaforest.kernels import online, prequential, sampling, traversal
+from polyaforest.kernels.arrays import (
     EVERY,
     SCORE_CELLS,
     SCORE_LOG_CELLS,
@@ -19,11 +21,9 @@ from polyaforest.core.arrays import (
     Points,
     new_points,
 )
-from polyaforest.core.jit import direct
-from polyaforest.core.parallel import is_worth_threads, log_mean_exp, ordered_sum, run, tree_spans
-from polyaforest.core.rng import fill_exponentials
-from polyaforest.forest import copies
-from polyaforest.kernels import online, prequential, sampling, traversal
+from polyaforest.kernels.jit import direct
+from polyaforest.kernels.rng import fill_exponentials
+from polyaforest.util.parallel import is_worth_threads, log_mean_exp, ordered_sum, run, tree_spans
 
 _LOCAL = local()
 _run_chunk = direct(prequential.run_chunk)

@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 
 LEAST_POINTS = 256  # needed to extrapolate tails
 MOST_POINTS = 2048  # used at most

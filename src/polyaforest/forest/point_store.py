@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, Array
-from polyaforest.retention import Policy
+from polyaforest.forest.retention import Policy
+from polyaforest.kernels.arrays import NONE, Array
 
 Key: TypeAlias = int | str
 _COPY = "\x1e"  # ASCII record separator, in the key of a further copy of a row: key, separator, number of the copy

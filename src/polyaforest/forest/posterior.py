@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from polyaforest.core.arrays import (
+from polyaforest.forest.credible import Masses, interval
+from polyaforest.kernels import marginal, moments, polya, traversal
+from polyaforest.kernels.arrays import (
     FADE_LOG_DENSITY,
     FADE_LOG_MASS,
     FADE_MASS,
@@ -18,10 +20,8 @@ from polyaforest.core.arrays import (
     Posterior,
     Prior,
 )
-from polyaforest.core.boxes import hull
-from polyaforest.core.parallel import ordered_sum, run, spans, tree_spans
-from polyaforest.kernels import marginal, moments, polya, traversal
-from polyaforest.model.credible import Masses, interval
+from polyaforest.kernels.boxes import hull
+from polyaforest.util.parallel import ordered_sum, run, spans, tree_spans
 
 _ROWS_OF_A_MIXTURE = 256  # rows whose quantiles are searched together
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, Array, Forest, Posterior
+from polyaforest.kernels.arrays import NONE, Array, Forest, Posterior
 
 _UNIT = 2**24  # budgets are multiples of one over this, so that noise can be drawn exactly
 _OF_TOTALS = Fraction(1, 20)  # share of epsilon for the numbers of rows within and beyond the domain

@@ -6,10 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyaforest.core.arrays import ALL_YES, NONE, Array, Forest, LeafTable, Posterior, Prior
-from polyaforest.core.boxes import distances
-from polyaforest.core.parallel import log_mean_exp, ordered_sum, run, spans
-from polyaforest.core.score import Score
 from polyaforest.forest.posterior import (
     fill_gaps,
     is_empty,
@@ -19,7 +15,11 @@ from polyaforest.forest.posterior import (
     mass_table,
     rows_with_gaps,
 )
+from polyaforest.forest.score_types import Score
 from polyaforest.kernels import leave_one_out, marginal, traversal
+from polyaforest.kernels.arrays import ALL_YES, NONE, Array, Forest, LeafTable, Posterior, Prior
+from polyaforest.kernels.boxes import distances
+from polyaforest.util.parallel import log_mean_exp, ordered_sum, run, spans
 
 _ROWS_BY_TREE = 256  # rows looked up at a time where the values of every tree are kept
 _TINY = 1e-290  # sums of masses below this lose digits to underflow

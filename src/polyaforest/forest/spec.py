@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import UNBOUNDED, Array
-from polyaforest.core.boxes import APART, as_codes, bounding_box, count_bits
+from polyaforest.kernels.arrays import UNBOUNDED, Array
+from polyaforest.kernels.boxes import APART, as_codes, bounding_box, count_bits
 
 # Typical distance of two different categories: small, because categories are never close to each other, and
 # combinations show only in cells that are small enough to hold few of them.

@@ -12,8 +12,18 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from polyaforest.core import schema
-from polyaforest.core.arrays import (
+from polyaforest.forest import compact, draws, gaps, grow, imputation, learn
+from polyaforest.forest.calibration import LEAST_ROWS, RunningCalibration
+from polyaforest.forest.columns import LateColumns
+from polyaforest.forest.integrity import POINTS_LAYOUT, Layout, check_forest, check_layout, check_sample_sizes
+from polyaforest.forest.margins import MOST_POINTS, Margins
+from polyaforest.forest.parameters import decode, encode
+from polyaforest.forest.point_store import Key, Labels, PointStore, Schedule
+from polyaforest.forest.retention import Policy, Window
+from polyaforest.forest.score_types import Score
+from polyaforest.forest.spec import Plan, Weighting, unmeasured, weighting_of_rows
+from polyaforest.forest.thresholds import Detections, ThresholdPolicy
+from polyaforest.kernels.arrays import (
     EVERY,
     NONE,
     SCORE_NOTHING,
@@ -26,24 +36,15 @@ from polyaforest.core.arrays import (
     pad,
     pad_points,
 )
-from polyaforest.core.boxes import empty_box
-from polyaforest.core.rng import seeds_of_stream
-from polyaforest.core.score import Score
-from polyaforest.core.validation import LARGEST, all_or_nothing, read_weights
-from polyaforest.forest import compact, draws, gaps, grow, imputation, learn
-from polyaforest.forest.columns import LateColumns
-from polyaforest.forest.integrity import POINTS_LAYOUT, Layout, check_forest, check_layout, check_sample_sizes
-from polyaforest.forest.margins import MOST_POINTS, Margins
-from polyaforest.forest.point_store import Key, Labels, PointStore, Schedule
-from polyaforest.forest.spec import Plan, Weighting, unmeasured, weighting_of_rows
+from polyaforest.kernels.boxes import empty_box
 from polyaforest.kernels.online import Limits
 from polyaforest.kernels.prequential import Scoring, StreamChunk
+from polyaforest.kernels.rng import seeds_of_stream
 from polyaforest.kernels.sampling import NO_CUTOFF, TreeSamples
-from polyaforest.model.calibration import LEAST_ROWS, RunningCalibration
-from polyaforest.model.thresholds import Detections, ThresholdPolicy
-from polyaforest.retention import Policy, Window
 from polyaforest.storage.modelfile import Arrays, Header
-from polyaforest.storage.state import decode, encode, pack_keys, packed, unpack_keys, unpacked
+from polyaforest.storage.state import pack_keys, packed, unpack_keys, unpacked
+from polyaforest.tables.validation import LARGEST, all_or_nothing, read_weights
+from polyaforest.util import schema
 
 WARM_UP = 256  # arrivals after which the weights of features are fixed
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree processes at a time

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import ALL_YES, Array
-from polyaforest.core.boxes import as_codes
-from polyaforest.core.parallel import spans
 from polyaforest.forest import copies
 from polyaforest.forest.draws import Draw
 from polyaforest.forest.imputation import TableDonors
+from polyaforest.kernels.arrays import ALL_YES, Array
+from polyaforest.kernels.boxes import as_codes
+from polyaforest.util.parallel import spans
 
 _VALUES_AT_ONCE = 2**17  # values processed at a time, to stay in the cache
 

@@ -15,12 +15,9 @@ import numba
 import numpy as np
 from joblib import cpu_count
 
-from polyaforest.core.arrays import NONE, Array, Forest, Prior, new_forest, new_points
-from polyaforest.core.jit import COSTS, announcer, seconds_per_cost
-from polyaforest.core.rng import seed_states
-from polyaforest.core.score import Score
 from polyaforest.forest import attribute, draws, grow, learn, posterior, score
 from polyaforest.forest.posterior import new_posterior
+from polyaforest.forest.score_types import Score
 from polyaforest.forest.spec import Plan, weighting_of_domain
 from polyaforest.kernels import (
     attribution,
@@ -39,6 +36,9 @@ from polyaforest.kernels import (
     traversal,
     two_samples,
 )
+from polyaforest.kernels.arrays import NONE, Array, Forest, Prior, new_forest, new_points
+from polyaforest.kernels.jit import COSTS, announcer, seconds_per_cost
+from polyaforest.kernels.rng import seed_states
 
 _START = 2  # cost of starting a process
 _SHARED = 0.7  # share of the costs if one process compiles several groups, since they share helpers

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from polyaforest.core.categories import code_of, encode
+from polyaforest.tables.categories import code_of, encode
 
 from ._conventions import MISSING, NO_CATEGORY, TRUTH, units_per_second
 from ._dates import DateOrder, infer_order, ordered_seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from polyaforest.core.text import printable
+from polyaforest.util.text import printable
 
 __all__ = ["BadInput", "in_words", "unknown_column"]
 

@@ -13,7 +13,7 @@ from functools import cache
 from hashlib import blake2b
 from typing import Any
 
-from polyaforest.core import schema
+from polyaforest.util import schema
 
 __all__ = ["DIGESTED", "born", "digest", "file_number", "identity", "is_reused", "read_birth_time"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from polyaforest.core.text import json_shown
+from polyaforest.util.text import json_shown
 
 __all__ = ["flattened", "parse_object", "to_json"]
 

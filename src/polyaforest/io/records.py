@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
-from polyaforest.core.categories import Categories, Texts, canonical, code_of
 from polyaforest.io._conventions import MISSING, NO_CATEGORY, TRUTH, UTF8_BOM, column_names, looks_like_time, seconds
 from polyaforest.io.errors import in_words
 from polyaforest.io.json_values import flattened, parse_object
+from polyaforest.tables.categories import Categories, Texts, canonical, code_of
 
 __all__ = ["LONGEST_KEY", "LONGEST_LINE", "ParsedRow", "Record", "RecordReader"]
 

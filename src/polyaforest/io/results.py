@@ -16,8 +16,8 @@ import numpy as np
 import orjson
 import polars as pl
 
-from polyaforest.core.text import printable
 from polyaforest.storage.modelfile import replacing, without_waiting
+from polyaforest.util.text import printable
 
 from .errors import BadInput, in_words
 from .json_values import to_json

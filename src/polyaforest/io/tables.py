@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyaforest.core.categories import Categories
-from polyaforest.core.schema import MOST_COPIES
-from polyaforest.core.validation import LARGEST, NamedRows
+from polyaforest.tables.categories import Categories
+from polyaforest.tables.validation import LARGEST, NamedRows
+from polyaforest.util.schema import MOST_COPIES
 
 from ._batches import Rejected, RowBatch, TableReader, shortened
 from ._cells import categories as categories_of

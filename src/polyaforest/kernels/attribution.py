@@ -23,9 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import LEAST_LOG, NONE
-from polyaforest.core.jit import jit, jit_borrowing_helper, jit_helper, jit_inline
 from polyaforest.kernels import cubes
+from polyaforest.kernels.arrays import LEAST_LOG, NONE
 from polyaforest.kernels.geometry import (
     contains,
     excess,
@@ -35,6 +34,7 @@ from polyaforest.kernels.geometry import (
     linear_dimension,
     log_share,
 )
+from polyaforest.kernels.jit import jit, jit_borrowing_helper, jit_helper, jit_inline
 from polyaforest.kernels.simd import (
     LANES,
     count_bits,

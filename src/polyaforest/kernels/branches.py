@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from polyaforest.core.arrays import LEAST_LOG, NONE
-from polyaforest.core.jit import jit_borrowing_helper, jit_inline
 from polyaforest.kernels import cubes
+from polyaforest.kernels.arrays import LEAST_LOG, NONE
 from polyaforest.kernels.geometry import extension, is_question
+from polyaforest.kernels.jit import jit_borrowing_helper, jit_inline
 from polyaforest.kernels.polya import child_mass, root_mass
 
 

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, Array
-from polyaforest.core.jit import jit, jit_inline
+from polyaforest.kernels.arrays import NONE, Array
 from polyaforest.kernels.geometry import goes_left
+from polyaforest.kernels.jit import jit, jit_inline
 
 UNIT = 8  # units per count or pseudo-count: entries of the table of logarithms per point
 _HALF = UNIT // 2  # Jeffreys' pseudo-count

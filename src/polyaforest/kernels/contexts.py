@@ -5,7 +5,7 @@ All are fixed functions of the readings, nearly all of them linear.
 
 import numpy as np
 
-from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper
+from polyaforest.kernels.jit import jit_borrowing, jit_borrowing_helper
 
 
 @jit_borrowing

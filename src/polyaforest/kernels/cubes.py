@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from polyaforest.core.boxes import APART
-from polyaforest.core.jit import jit_borrowing_helper, jit_inline
+from polyaforest.kernels.boxes import APART
+from polyaforest.kernels.jit import jit_borrowing_helper, jit_inline
 from polyaforest.kernels.simd import count_bits
 
 

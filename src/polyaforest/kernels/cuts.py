@@ -5,11 +5,11 @@ Mondrian trees cut the boxes of their data, Mondrian processes their domain; bot
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE
-from polyaforest.core.jit import jit, jit_borrowing_helper, jit_helper, jit_inline
-from polyaforest.core.rng import exponential, uniform
 from polyaforest.kernels import cubes
+from polyaforest.kernels.arrays import NONE
 from polyaforest.kernels.geometry import first_category, is_question, linear_dimension
+from polyaforest.kernels.jit import jit, jit_borrowing_helper, jit_helper, jit_inline
+from polyaforest.kernels.rng import exponential, uniform
 
 
 @jit

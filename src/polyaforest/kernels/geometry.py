@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
-from polyaforest.core.jit import jit_borrowing_helper, jit_inline
 from polyaforest.kernels import cubes
+from polyaforest.kernels.jit import jit_borrowing_helper, jit_inline
 from polyaforest.kernels.simd import LANES, larger, load, load_row, product_of, spread, sum_of, within
 
 _SMALL = 1e-250  # floats represent volumes between this and its inverse without loss

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from polyaforest.core.jit import jit
+from polyaforest.kernels.jit import jit
 from polyaforest.kernels.polya import cut_strength, posterior_mean
 from polyaforest.kernels.traversal import climb, descend, new_descent
 

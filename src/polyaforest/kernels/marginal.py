@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import FADE_LOG_DENSITY, FADE_MASS, LEAST_LOG, NONE, Array
-from polyaforest.core.jit import jit, jit_helper, jit_inline
+from polyaforest.kernels.arrays import FADE_LOG_DENSITY, FADE_MASS, LEAST_LOG, NONE, Array
 from polyaforest.kernels.branches import hazard_until, log_add, may_go
 from polyaforest.kernels.geometry import (
     contains,
@@ -21,6 +20,7 @@ from polyaforest.kernels.geometry import (
     linear_dimension,
     log_share,
 )
+from polyaforest.kernels.jit import jit, jit_helper, jit_inline
 from polyaforest.kernels.polya import side_share
 from polyaforest.kernels.traversal import fade
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, Array
-from polyaforest.core.jit import jit, jit_borrowing, jit_helper
+from polyaforest.kernels.arrays import NONE, Array
 from polyaforest.kernels.geometry import extension, log_live_share
+from polyaforest.kernels.jit import jit, jit_borrowing, jit_helper
 from polyaforest.kernels.polya import cut_strength, restriction_strength, side_share
 from polyaforest.kernels.traversal import descend, enter, follow, log_stay, new_chart, new_descent, new_path
 

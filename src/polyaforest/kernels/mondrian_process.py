@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE
-from polyaforest.core.jit import jit, jit_helper
 from polyaforest.kernels import cubes
+from polyaforest.kernels.arrays import NONE
 from polyaforest.kernels.cuts import birth_time, draw_cut, make_children, make_leaf
 from polyaforest.kernels.geometry import is_question
+from polyaforest.kernels.jit import jit, jit_helper
 
 
 @jit

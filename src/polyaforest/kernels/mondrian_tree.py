@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, Array
-from polyaforest.core.jit import jit, jit_borrowing_helper, jit_inline
 from polyaforest.kernels import cubes
+from polyaforest.kernels.arrays import NONE, Array
 from polyaforest.kernels.cuts import birth_time, draw_cut, draw_weights, make_children, make_leaf
 from polyaforest.kernels.geometry import first_category, is_question
+from polyaforest.kernels.jit import jit, jit_borrowing_helper, jit_inline
 
 _LONG_ROW = 32  # features from which reading whole rows beats gathering from many columns
 

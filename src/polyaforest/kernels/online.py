@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, UNBOUNDED, Array
-from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper, jit_inline
-from polyaforest.core.rng import exponential, uniform
 from polyaforest.kernels import cubes
+from polyaforest.kernels.arrays import NONE, UNBOUNDED, Array
 from polyaforest.kernels.cuts import birth_time, draw_cut
 from polyaforest.kernels.geometry import (
     contains,
@@ -25,6 +23,8 @@ from polyaforest.kernels.geometry import (
     set_hull,
     set_point,
 )
+from polyaforest.kernels.jit import jit_borrowing, jit_borrowing_helper, jit_inline
+from polyaforest.kernels.rng import exponential, uniform
 
 _LINE = 8  # numbers per cache line
 _LEAF = np.uint32(2**32 - 1)  # the feature of a leaf, NONE, as an unsigned number

@@ -8,9 +8,8 @@ import math
 
 import numpy as np
 
-from polyaforest.core.arrays import LEAST_LOG, NONE
-from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper, jit_inline
 from polyaforest.kernels import cubes
+from polyaforest.kernels.arrays import LEAST_LOG, NONE
 from polyaforest.kernels.geometry import (
     are_distinguishable,
     excess,
@@ -23,6 +22,7 @@ from polyaforest.kernels.geometry import (
     log_share,
     log_volume,
 )
+from polyaforest.kernels.jit import jit_borrowing, jit_borrowing_helper, jit_inline
 
 EVEN = 0.5  # the share that a question leaves to either side
 SLIVER = 2.0**-54  # share of a side whose length rounds to 0: half the least share that a draw can give

@@ -8,9 +8,9 @@ import math
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, QUESTIONS
-from polyaforest.core.jit import jit_borrowing, jit_inline
+from polyaforest.kernels.arrays import NONE, QUESTIONS
 from polyaforest.kernels.geometry import grow, is_question, set_hull, set_point
+from polyaforest.kernels.jit import jit_borrowing, jit_inline
 from polyaforest.kernels.online import leaf_of, link, tree_of
 from polyaforest.kernels.sampling import NO_CUTOFF, priority
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import LEAST_LOG, NONE, SCORE_LOG_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
-from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper, jit_inline
+from polyaforest.kernels.arrays import LEAST_LOG, NONE, SCORE_LOG_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
 from polyaforest.kernels.branches import set_cells
 from polyaforest.kernels.geometry import are_distinguishable, contains_live, first_category, log_live_share
+from polyaforest.kernels.jit import jit_borrowing, jit_borrowing_helper, jit_inline
 from polyaforest.kernels.online import delete_point, fetch, insert_point, plant, trace, tree_of
 from polyaforest.kernels.polya import (
     EVEN,

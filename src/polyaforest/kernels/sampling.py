@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import EVERY, NONE, Array
-from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper, jit_inline
+from polyaforest.kernels.arrays import EVERY, NONE, Array
+from polyaforest.kernels.jit import jit_borrowing, jit_borrowing_helper, jit_inline
 from polyaforest.kernels.online import delete_point, insert_point, plant, trace, tree_of
 
 NO_CUTOFF = np.uint64(2**63)  # above any priority: the cutoff of a tree that takes every point

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import FADE_LOG_MASS, FADE_MASS, LEAST_LOG, NONE, Array, LeafKind
-from polyaforest.core.jit import jit, jit_borrowing_helper, jit_helper, jit_inline
 from polyaforest.kernels import cubes
+from polyaforest.kernels.arrays import FADE_LOG_MASS, FADE_MASS, LEAST_LOG, NONE, Array, LeafKind
 from polyaforest.kernels.cuts import birth_time
 from polyaforest.kernels.geometry import (
     contains,
@@ -25,6 +24,7 @@ from polyaforest.kernels.geometry import (
     goes_left,
     linear_dimension,
 )
+from polyaforest.kernels.jit import jit, jit_borrowing_helper, jit_helper, jit_inline
 
 _OBSERVED_I = int(LeafKind.OBSERVED_I)
 _OBSERVED_II = int(LeafKind.OBSERVED_II)

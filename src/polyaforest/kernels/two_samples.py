@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE
-from polyaforest.core.jit import jit, jit_borrowing, jit_inline
+from polyaforest.kernels.arrays import NONE
+from polyaforest.kernels.jit import jit, jit_borrowing, jit_inline
 from polyaforest.kernels.polya import cut_strength
 from polyaforest.kernels.traversal import BLOCK, descend, new_descent
 

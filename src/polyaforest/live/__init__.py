@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TypeAlias
 
-from polyaforest.core import schema
 from polyaforest.detectors import BatchMPF, SeriesMPF, StreamingMPF, loads
 from polyaforest.drift import DriftMonitor
 from polyaforest.series import EventTracker
 from polyaforest.storage import model_store
 from polyaforest.storage.model_store import ModelStore, read_damaged, read_notes
 from polyaforest.storage.state import MALFORMED
+from polyaforest.util import schema
 
 __all__ = ["open_store", "read_damaged", "read_model", "read_notes"]
 

@@ -9,18 +9,18 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from polyaforest.core.validation import NamedRows
 from polyaforest.detectors.sifting import progress, sift, why_unusable, words_of
 from polyaforest.drift import DriftMonitor
 from polyaforest.drift.monitor import detect_only
 from polyaforest.explain import Explanation
 from polyaforest.forest.point_store import Key, point_keys
+from polyaforest.forest.thresholds import Detections
 from polyaforest.io.errors import in_words
 from polyaforest.io.records import ParsedRow, Record, RecordReader
 from polyaforest.live import Detector, Entry, Store
 from polyaforest.live.series import decide, n_until_decision
 from polyaforest.live.verdicts import Arrival, Bad, Verdict
-from polyaforest.model.thresholds import Detections
+from polyaforest.tables.validation import NamedRows
 
 __all__ = ["Judge", "Judged", "Piece", "whole_piece"]
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from polyaforest.core import schema
 from polyaforest.io import file_identity
 from polyaforest.io.records import ParsedRow, Record, RecordReader
 from polyaforest.io.sources import Position, Source
@@ -22,6 +21,7 @@ from polyaforest.live import Entry, Store
 from polyaforest.live.judge import Judge, Judged, Piece, Result, whole_piece
 from polyaforest.live.verdicts import Arrival, Verdict
 from polyaforest.storage.model_store import reporting_invalid_notes
+from polyaforest.util import schema
 
 __all__ = ["Cadence", "Loop", "StreamCounts", "check_notes"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
 from polyaforest.explain import Attribution, Explanation, Explanations
+from polyaforest.kernels.arrays import Array
 from polyaforest.plots.canvas import (
     GREY,
     HIGH,

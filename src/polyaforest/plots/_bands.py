@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
 from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.kernels.arrays import Array
 from polyaforest.plots.canvas import BLUE, SKY, canvas, check_forest, matplotlib, read_times, read_vector, write_dates
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score, roc_curve
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 from polyaforest.plots.canvas import (
     BLUE,
     GREEN,

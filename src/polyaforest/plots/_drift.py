@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
 from polyaforest.drift import RunLengths, Trace
+from polyaforest.kernels.arrays import Array
 from polyaforest.plots.canvas import (
     BLUE,
     GREY,

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, Array
 from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.kernels.arrays import NONE, Array
 
 
 class Node(NamedTuple):

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, Array
-from polyaforest.core.validation import NamedRows, feature_names, read_rows
 from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.kernels.arrays import NONE, Array
 from polyaforest.plots._nodes import Node, is_met, nodes_of, seen_on_plane
 from polyaforest.plots.canvas import (
     BLACK,
@@ -27,6 +26,7 @@ from polyaforest.plots.canvas import (
     place_of,
     plain,
 )
+from polyaforest.tables.validation import NamedRows, feature_names, read_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 from polyaforest.plots.canvas import (
     BLUE,
     GREY,

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE
-from polyaforest.core.validation import feature_names
 from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.kernels.arrays import NONE
 from polyaforest.plots._nodes import Node, nodes_of
 from polyaforest.plots.canvas import (
     BLUE,
@@ -23,6 +22,7 @@ from polyaforest.plots.canvas import (
     percent,
     plain,
 )
+from polyaforest.tables.validation import feature_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from polyaforest.core.arrays import Array
-from polyaforest.core.text import label, spelled
 from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.kernels.arrays import Array
+from polyaforest.util.text import label, spelled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

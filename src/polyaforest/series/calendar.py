@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 
 AUTO = "auto"  # the time zone of the first dates, or UTC
 _DAY = 86_400.0  # seconds

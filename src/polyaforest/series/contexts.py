@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, Array
+from polyaforest.kernels.arrays import NONE, Array
 
 LENGTH = 128  # readings in a context window
 REACH = 64  # readings after an anomalous one that may look anomalous because of it

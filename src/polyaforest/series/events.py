@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from polyaforest.core import schema
+from polyaforest.util import schema
 
 Attributions = Sequence[Mapping[str, float] | None] | Mapping[int, Mapping[str, float]]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 from polyaforest.series.contexts import LENGTH, mean_deviations
 
 _OUTSIDE = 0.1  # share of readings outside the band

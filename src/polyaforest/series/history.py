@@ -9,16 +9,16 @@ from typing import Self
 
 import numpy as np
 
-from polyaforest.core import schema
-from polyaforest.core.arrays import NONE, Array, is_ascending
 from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.point_store import Key
+from polyaforest.kernels.arrays import NONE, Array, is_ascending
 from polyaforest.series.contexts import LONGEST_PERIOD, MOST_PERIODS
 from polyaforest.series.novelty import KNOWN, KnownReadings
 from polyaforest.series.provenance import Provenance
 from polyaforest.series.shingles import Alignment, Pattern, Track, align, checked_pattern
 from polyaforest.storage.modelfile import Arrays, Header
 from polyaforest.storage.state import pack_keys, unpack_keys
+from polyaforest.util import schema
 
 _STATE = schema.record(
     {

@@ -12,7 +12,7 @@ from copy import deepcopy
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 from polyaforest.series.contexts import REACH, kernels
 
 KNOWN = 4096  # most known readings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 from polyaforest.series.contexts import LEAST, LONGEST_PERIOD, MOST_PERIODS
 
 _LEAST_CYCLES = 3  # cycles needed to find a period

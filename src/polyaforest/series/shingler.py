@@ -11,8 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
-from polyaforest.core.arrays import Array
-from polyaforest.core.validation import read_rows, read_stamps
+from polyaforest.kernels.arrays import Array
 from polyaforest.series.shingles import (
     CONSTRAINTS,
     align,
@@ -22,6 +21,7 @@ from polyaforest.series.shingles import (
     read_every,
     read_pattern,
 )
+from polyaforest.tables.validation import read_rows, read_stamps
 
 
 class Shingler(TransformerMixin, BaseEstimator):

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 
-from polyaforest.core.arrays import NONE, Array
-from polyaforest.core.validation import LARGEST
+from polyaforest.kernels.arrays import NONE, Array
 from polyaforest.series.calendar import (
     calendar_features,
     calendar_names,
@@ -35,6 +34,7 @@ from polyaforest.series.contexts import (
     phase_features,
     season_features,
 )
+from polyaforest.tables.validation import LARGEST
 
 # Parameters that the transformer and the detector share.
 CONSTRAINTS: dict[str, list[Any]] = {

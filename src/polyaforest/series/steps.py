@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, Array
+from polyaforest.kernels.arrays import NONE, Array
 from polyaforest.series.contexts import LENGTH, Layout, layout_of
 
 

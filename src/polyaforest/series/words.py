@@ -7,8 +7,8 @@ from datetime import datetime, tzinfo
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
-from polyaforest.core.text import label as shown
+from polyaforest.kernels.arrays import Array
+from polyaforest.util.text import label as shown
 
 _MOST_MISSING = 0.4  # a rise or fall of less than this share of the expected one is missing
 _BEGUN = 0.25  # a rise or fall starts at the step that passes this share of its height

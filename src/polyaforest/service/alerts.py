@@ -20,11 +20,11 @@ from urllib.parse import quote
 
 import orjson
 
-from polyaforest.core.text import label, printable
 from polyaforest.io.errors import BadInput
 from polyaforest.io.json_values import to_json
 from polyaforest.service.config import AlertConfig, web_address
 from polyaforest.service.database import Damaged, Database
+from polyaforest.util.text import label, printable
 
 __all__ = ["Destination", "Outbox", "Sender"]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import orjson
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 
 __all__ = [
     "FLAGGED", "MUTED", "NOT_CHECKED", "NOT_LEARNED", "Band", "Block", "BucketSummary", "Buckets", "ScoredRecord",

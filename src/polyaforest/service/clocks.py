@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 
 import orjson
 
-from polyaforest.core import schema
 from polyaforest.service.database import Database
+from polyaforest.util import schema
 
 __all__ = ["Clocks", "moment_text"]
 

@@ -25,12 +25,12 @@ from pydantic import (
     model_validator,
 )
 
-from polyaforest.core.text import printable
-from polyaforest.durations import format_duration, parse_duration
 from polyaforest.io.errors import BadInput
 from polyaforest.io.sources import canonical_name, scheme_of
 from polyaforest.io.sources.prometheus import TIME, PrometheusServer
 from polyaforest.service.toml_text import Places, to_toml
+from polyaforest.util.durations import format_duration, parse_duration
+from polyaforest.util.text import printable
 
 __all__ = [
     "AlertConfig", "Config", "GateConfig", "MaintenanceConfig", "MuteConfig", "PrometheusConfig", "RetentionConfig",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 from polyaforest.service.config import Config, parse_config
 from polyaforest.service.inbox import Busy
 from polyaforest.service.stream import ServedStream

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import orjson
 
-from polyaforest.core.validation import NamedRows
 from polyaforest.detectors import SeriesMPF, StreamingMPF, loads
 from polyaforest.forest.point_store import keys_named
 from polyaforest.io.json_values import to_json
@@ -28,6 +27,7 @@ from polyaforest.service.numbering import Numbering
 from polyaforest.service.replay import replay
 from polyaforest.service.stream import ServedStream
 from polyaforest.service.worker import Worker
+from polyaforest.tables.validation import NamedRows
 
 __all__ = ["Conflict", "complete_pending", "feedback_on", "forget", "give", "known_normals", "reapply_feedback", "undo"]
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
 from polyaforest.forest.point_store import keys_named
+from polyaforest.kernels.arrays import Array
 from polyaforest.service.blocks import FLAGGED, Block, Buckets, BucketSummary, ScoredRecord, seal, unseal
 from polyaforest.service.clocks import Clocks
 from polyaforest.service.database import Database

@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from polyaforest.core import schema
 from polyaforest.io.records import Record
 from polyaforest.io.sources import Position
 from polyaforest.service.database import Database
+from polyaforest.util import schema
 
 __all__ = ["Accepted", "Busy", "Inbox", "NameReused"]
 

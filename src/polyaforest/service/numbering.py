@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from polyaforest.core import schema
 from polyaforest.forest.point_store import Key
+from polyaforest.util import schema
 
 __all__ = ["Numbering"]
 

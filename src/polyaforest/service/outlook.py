@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from polyaforest.core import schema
-from polyaforest.core.arrays import Array
 from polyaforest.detectors import SeriesMPF
+from polyaforest.kernels.arrays import Array
 from polyaforest.live import Detector, Entry
 from polyaforest.service.blocks import Band
+from polyaforest.util import schema
 
 __all__ = ["bands", "n_until_renewed", "renew"]
 

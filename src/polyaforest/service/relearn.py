@@ -16,10 +16,10 @@ from datetime import timedelta
 
 import numpy as np
 
+from polyaforest.forest.calibration import n_to_calibrate
 from polyaforest.forest.point_store import distinct_keys
 from polyaforest.io.records import RecordReader
 from polyaforest.live import Detector, Entry, open_store
-from polyaforest.model.calibration import n_to_calibrate
 from polyaforest.service.blocks import NOT_LEARNED, Block
 from polyaforest.service.config import StreamConfig
 from polyaforest.service.database import Database

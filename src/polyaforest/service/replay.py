@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.validation import NamedRows
+from polyaforest.forest.thresholds import Detections
 from polyaforest.live import Detector
 from polyaforest.live.series import decide, n_until_decision
-from polyaforest.model.thresholds import Detections
 from polyaforest.service.blocks import Block
+from polyaforest.tables.validation import NamedRows
 
 __all__ = ["PIECE", "Replayed", "replay"]
 

@@ -18,7 +18,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from polyaforest.core.text import printable
 from polyaforest.detectors import SeriesMPF
 from polyaforest.io.errors import BadInput
 from polyaforest.io.sources import Source, canonical_name, open_source
@@ -41,6 +40,7 @@ from polyaforest.service.numbering import Numbering
 from polyaforest.service.relearn import Relearning, n_seen
 from polyaforest.service.silence import Silence
 from polyaforest.service.worker import RecordResult, ResultBatch, Worker
+from polyaforest.util.text import printable
 
 __all__ = ["ServedStream", "StreamContext", "detector_of"]
 

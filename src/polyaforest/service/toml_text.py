@@ -10,7 +10,7 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel
 
-from polyaforest.durations import format_duration
+from polyaforest.util.durations import format_duration
 
 __all__ = ["Places", "to_toml"]
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from math import isnan, nan
 from typing import Any, NamedTuple
 
-from polyaforest.core.text import label
 from polyaforest.detectors import SeriesMPF
 from polyaforest.io.records import ParsedRow, Record, RecordReader
 from polyaforest.io.sources import Position, Source
@@ -24,6 +23,7 @@ from polyaforest.service.events import EventChange, event_id
 from polyaforest.service.gates import KnownNormal, MaintenanceWindows, Mode, departure, why_muted, why_outside
 from polyaforest.service.inbox import Inbox
 from polyaforest.service.numbering import Numbering
+from polyaforest.util.text import label
 
 __all__ = ["RecordResult", "ResultBatch", "Worker"]
 

@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from polyaforest.core import schema
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 from polyaforest.storage.modelfile import (
     _LARGEST_HEADER,
     DTYPES,
@@ -35,6 +34,7 @@ from polyaforest.storage.modelfile import (
     header_json,
     little_endian,
 )
+from polyaforest.util import schema
 
 __all__ = ["VERSION", "is_packed", "pack", "unpack", "version_for"]
 

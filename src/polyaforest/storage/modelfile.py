@@ -35,7 +35,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 from numpy.lib import format as npy
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 
 Header: TypeAlias = dict[str, Any]
 Arrays: TypeAlias = dict[str, Array]

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
-from polyaforest.core.extras import extra
-from polyaforest.core.validation import NamedRows
 from polyaforest.detectors import BatchMPF, StreamingMPF, Tree, loads
 from polyaforest.detectors.tables import WeighTask
 from polyaforest.forest.copies import starts_of
+from polyaforest.kernels.arrays import Array
+from polyaforest.tables.validation import NamedRows
+from polyaforest.util.extras import extra
 
 with extra(__name__, "pyspark", "pyarrow", "pandas", "datasketches", name="spark"):
     import pyarrow as pa

@@ -8,10 +8,10 @@ import time
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from polyaforest.core import schema
 from polyaforest.io.errors import BadInput
 from polyaforest.io.records import Record
 from polyaforest.io.sources._lines import Position, import_extra
+from polyaforest.util import schema
 
 __all__ = ["KafkaTopic"]
 

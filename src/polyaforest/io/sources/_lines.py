@@ -11,11 +11,11 @@ from collections import deque
 from importlib import import_module
 from typing import Any, Protocol
 
-from polyaforest.core import schema
 from polyaforest.io import file_identity
 from polyaforest.io.errors import BadInput
 from polyaforest.io.file_identity import DIGESTED, digest, file_number
 from polyaforest.io.records import LONGEST_LINE, Record
+from polyaforest.util import schema
 
 __all__ = [
     "LineSource", "Lines", "Position", "Source", "check_position", "has_mark", "import_extra", "last_line", "mark",

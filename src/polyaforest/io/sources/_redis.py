@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from polyaforest.core import schema
 from polyaforest.io.errors import BadInput, in_words
 from polyaforest.io.records import Record
 from polyaforest.io.sources._lines import Position, import_extra
+from polyaforest.util import schema
 
 __all__ = ["RedisStreams"]
 

@@ -12,10 +12,10 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-from polyaforest.core import schema
 from polyaforest.io.errors import BadInput
 from polyaforest.io.records import Record
 from polyaforest.io.sources._lines import Position
+from polyaforest.util import schema
 
 __all__ = ["TIME", "PrometheusServer"]
 

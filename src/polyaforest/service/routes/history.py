@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, HTTPException, Query, Request, Response
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 from polyaforest.service.blocks import Buckets
 from polyaforest.service.preview import Cancelled, Trial, Turn, preview
 from polyaforest.service.routes.answers import DAY, Key, Moment, Named, answer, service_of, span_of, stream_of

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from joblib import effective_n_jobs
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 
 _LEAST_WORK = 2000  # rows times trees below which starting threads costs more than it saves
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from polyaforest.core.arrays import QUESTIONS, Array
+from polyaforest.kernels.arrays import QUESTIONS, Array
 
 UNKNOWN = "(unknown category)"  # shown for a category whose text is not kept
 LONGEST_KEPT = 1000  # characters of the longest text that is saved

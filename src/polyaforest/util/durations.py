@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
-from polyaforest.core.text import label
+from polyaforest.util.text import label
 
 __all__ = ["format_duration", "parse_duration"]
 

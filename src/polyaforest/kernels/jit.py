@@ -20,7 +20,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
 
-from polyaforest.core import kernel_cache
+from polyaforest.kernels import cache as kernel_cache
 
 kernel_cache.select_cpu()
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 
 AUTO_RATE = 0.001  # share of normal rows expected below the automatic threshold
 _LEAST_SCORES = 8  # fewer scores do not show where the bulk ends

@@ -25,7 +25,7 @@ import numba
 import numpy as np
 import platformdirs
 
-from polyaforest.core import STATES_AT_IMPORT, source_state, source_states
+from polyaforest.kernels import STATES_AT_IMPORT, source_state, source_states
 
 CACHE_VARIABLE, CPU_VARIABLE = "POLYAFOREST_CACHE_DIR", "POLYAFOREST_CPU"
 _OPTIONS = ("BOUNDSCHECK", "DEBUGINFO_DEFAULT", "ENABLE_AVX", "LOOP_VECTORIZE", "OPT", "SLP_VECTORIZE")  # of Numba

@@ -16,9 +16,9 @@ from typing import Self
 
 import numpy as np
 
-from polyaforest.core.arrays import ALL_YES, QUESTIONS, Array, is_ascending
-from polyaforest.core.boxes import as_codes, count_bits
-from polyaforest.model.thresholds import Detections, ThresholdPolicy, check_scores, conformal_p_values, raised
+from polyaforest.forest.thresholds import Detections, ThresholdPolicy, check_scores, conformal_p_values, raised
+from polyaforest.kernels.arrays import ALL_YES, QUESTIONS, Array, is_ascending
+from polyaforest.kernels.boxes import as_codes, count_bits
 
 LEAST_ROWS = 1000  # fewest calibration scores to keep, if there are as many
 _LEAST_TO_FLAG = 100  # rows that a new stream scores before it flags any

@@ -13,10 +13,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, validate_data
 
-from polyaforest.core.arrays import Array
-from polyaforest.core.boxes import distances
-from polyaforest.core.categories import Categories, Codes, Texts, encode, read_categorical
-from polyaforest.core.schema import MOST_COPIES, MOST_COUNTED
+from polyaforest.kernels.arrays import Array
+from polyaforest.kernels.boxes import distances
+from polyaforest.tables.categories import Categories, Codes, Texts, encode, read_categorical
+from polyaforest.util.schema import MOST_COPIES, MOST_COUNTED
 
 # Values in this range keep weights, times, distances, their products and quotients finite: all lengths are 0 or between
 # 1e-116 (one unit in the last place of the smallest value) and 2e100.

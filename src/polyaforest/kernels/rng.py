@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
-from polyaforest.core.jit import jit_borrowing, jit_inline
+from polyaforest.kernels.arrays import Array
+from polyaforest.kernels.jit import jit_borrowing, jit_inline
 
 _ROTATE_OUTPUT = np.uint64(23)
 _ROTATE_STATE = np.uint64(45)

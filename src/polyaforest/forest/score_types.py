@@ -8,7 +8,7 @@ from numbers import Real
 
 import numpy as np
 
-from polyaforest.core.arrays import SCORE_CELLS, SCORE_LOG_CELLS, SCORE_LOG_MASS, SCORE_MASS, Array
+from polyaforest.kernels.arrays import SCORE_CELLS, SCORE_LOG_CELLS, SCORE_LOG_MASS, SCORE_MASS, Array
 
 
 class Score(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyaforest.core.arrays import ALL_YES, QUESTIONS, Array
+from polyaforest.kernels.arrays import ALL_YES, QUESTIONS, Array
 
 APART = QUESTIONS / 2  # questions that two categories answer differently, on average
 

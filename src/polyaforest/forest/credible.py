@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 
 _FLOOR = float(np.log(np.finfo(np.float64).tiny))  # log-masses below it count as mass 0
 _TOLERANCE = 1e-9  # relative error of a quantile; Newton's last step leaves far less than its length

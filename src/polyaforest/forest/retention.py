@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
+from polyaforest.kernels.arrays import Array
 
 Span: TypeAlias = timedelta | np.timedelta64
 

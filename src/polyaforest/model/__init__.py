@@ -1,1 +1,0 @@
-"""Decide which rows are anomalies: thresholds, calibration, p-values, credible intervals."""

@@ -1,0 +1,1 @@
+"""Read tables from users: validation of rows and parameters, categories as numbers."""
