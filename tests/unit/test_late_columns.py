@@ -13,6 +13,7 @@ from streams import assert_whole, bits
 from polyaforest import EpsilonPhi, GroupedMPF, Reservoir, SeriesMPF, StreamingMPF, Window, load
 from polyaforest.detectors import loads
 from polyaforest.forest import learn, stream
+from polyaforest.forest.stream_state import state_of
 from polyaforest.service import outlook
 
 NAN = np.nan
@@ -240,7 +241,7 @@ def test_rejects_files_with_damaged_columns(tmp_path):
 
 
 def test_files_without_late_columns_omit_them():
-    header, arrays = build().partial_fit(ROWS[:10])._stream.state()
+    header, arrays = state_of(build().partial_fit(ROWS[:10])._stream)
     assert "origin" not in header
     assert "stream/since" not in arrays
 

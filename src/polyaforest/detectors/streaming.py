@@ -669,7 +669,7 @@ class StreamingMPF(PolyaForest):
             scores = stream.rules.score.from_log(stream.calibration.scores)
             return {**header, "stream": None}, {**arrays, **({"calibration": scores} if len(scores) else {})}
         stream.check_consistent()
-        about, parts = stream.state(is_compact=is_compact)
+        about, parts = forests.stream_state.state_of(stream, is_compact=is_compact)
         return {**header, "stream": about}, {**arrays, **parts}
 
     @classmethod
@@ -679,7 +679,7 @@ class StreamingMPF(PolyaForest):
             forest._stream = forest._frozen_stream(arrays)
         else:
             trees = getattr(forest, "forest_", None)
-            forest._stream = forests.stream.Stream.of_state(
+            forest._stream = forests.stream_state.stream_of_state(
                 header["stream"], arrays, trees, forest.prior_, forest.lifetimes_, forest._n_categories
             )
             forest.forest_ = forest._stream.forest
@@ -706,7 +706,7 @@ class StreamingMPF(PolyaForest):
         sizes, score = np.full(len(self.forest_.root), EVERY), self._chosen_score
         self.lifetimes_, n = arrays["lifetimes"], max(len(scores), n_to_calibrate(self.false_alarm_rate))
         rules = forests.stream.Rules(plan._replace(n_trees=len(sizes)), None, self.prior_, self._grid, score, sizes, n)
-        return forests.stream.Stream.frozen(rules, self.forest_, self.lifetimes_, score.to_log(scores))
+        return forests.stream_state.frozen_stream(rules, self.forest_, self.lifetimes_, score.to_log(scores))
 
     def _check_trees(self) -> None:
         if self._stream.forest is not self.forest_:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         privacy,
         score,
         stream,
+        stream_state,
         survey,
     )
 
@@ -35,6 +36,7 @@ __all__ = [
     "privacy",
     "score",
     "stream",
+    "stream_state",
     "survey",
 ]
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.forest import compact, draws, gaps, grow, imputation, learn
+from polyaforest.forest import draws, gaps, grow, imputation, learn
 from polyaforest.forest.calibration import LEAST_ROWS, RunningCalibration
 from polyaforest.forest.columns import LateColumns
-from polyaforest.forest.integrity import POINTS_LAYOUT, Layout, check_forest, check_layout, check_sample_sizes
+from polyaforest.forest.integrity import POINTS_LAYOUT, check_forest, check_layout, check_sample_sizes
 from polyaforest.forest.margins import MOST_POINTS, Margins
-from polyaforest.forest.parameters import decode, encode
 from polyaforest.forest.point_store import Key, Labels, PointStore, Schedule
 from polyaforest.forest.retention import Policy, Window
 from polyaforest.forest.score_types import Score
@@ -41,48 +40,11 @@ from polyaforest.kernels.online import Limits
 from polyaforest.kernels.prequential import Scoring, StreamChunk
 from polyaforest.kernels.rng import seeds_of_stream
 from polyaforest.kernels.sampling import NO_CUTOFF, TreeSamples
-from polyaforest.storage.modelfile import Arrays, Header
-from polyaforest.storage.state import pack_keys, packed, unpack_keys, unpacked
-from polyaforest.tables.validation import LARGEST, all_or_nothing, read_weights
-from polyaforest.util import schema
+from polyaforest.tables.validation import LARGEST, all_or_nothing
 
 WARM_UP = 256  # arrivals after which the weights of features are fixed
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree processes at a time
 _ARRIVALS_PER_MARGINS = 1024  # arrivals between measurements of the margins; before, after powers of two
-_STATE = schema.record(
-    {
-        "policy": schema.policy,
-        "score": schema.one_of(*Score),
-        "max_depth": schema.either(schema.nothing, schema.whole(0, None)),
-        "n_seen": schema.whole(),
-        "next_birth": schema.whole(0, WARM_UP),
-        "has_fixed_weights": schema.flag,
-        "n_judges": schema.whole(1, None),
-        "is_seeded": schema.flag,
-        "origin": schema.whole(),
-    },
-    optional=["n_judges", "is_seeded", "origin"],  # absent from older files; the last also if it is 0
-)
-_LAYOUT: Layout = {  # T trees, D features, P slots for points, L times of the score, J scores; W weights, K bytes
-    "lifetime": (np.float64, ""),
-    "grid": (np.float64, "L"),
-    "rng": (np.uint64, "4"),
-    "clock": (np.float64, ""),
-    "floor": (np.float64, ""),
-    "arrivals": (np.int64, "P"),
-    "ranks": (np.float64, "P"),
-    "times": (np.float64, "P"),
-    "keys": (np.uint8, "K"),
-    "fixed": (np.float64, "W"),
-    "sizes": (np.int64, "T"),
-    "seeds": (np.uint64, "T"),
-    "judges": (np.int64, "J"),
-    "judging": (np.float64, "J"),
-    "damping": (np.float64, "D"),
-    "margins": (np.float64, "2D"),
-    "bits_beyond": (np.float64, ""),
-    "since": (np.int64, "D"),  # absent if all columns are known
-}
 
 
 class Rules(NamedTuple):
@@ -161,120 +123,7 @@ class Stream:
         held = self.store.held
         return self.points.values[held[np.argsort(self.numbers[held] % max(len(held), 1), kind="stable")]]
 
-    # ---- files ------------------------------------------------------------------------------------------------------
-
-    def state(self, *, is_compact: bool = False) -> tuple[Header, Arrays]:
-        """Return the state of the stream without its forest; a compact state includes the forest."""
-        rules, plan, store = self.rules, self.rules.plan, self.store
-        header = {
-            "policy": encode(rules.policy),
-            "score": rules.score,
-            "max_depth": None if plan.max_depth is None else int(plan.max_depth),
-            "n_seen": store.n_seen,
-            "next_birth": self.next_rebuild,
-            "has_fixed_weights": plan.weighting.fixed is not None,
-            "n_judges": rules.n_calibration,
-            "is_seeded": self.calibration.is_seeded,
-        }
-        if self.origin:
-            header["origin"] = self.origin
-        arrays = {
-            "lifetime": np.array(plan.lifetime),
-            "grid": rules.grid,
-            "rng": self.rng,
-            "clock": np.array(store.clock),
-            "floor": np.array(store.floor),
-            "fixed": np.empty(0) if plan.weighting.fixed is None else plan.weighting.fixed,
-            "judging": self.calibration.scores,
-        }
-        if rules.damping is not None:
-            arrays["damping"] = rules.damping
-        if not self.columns.are_known:
-            arrays["since"] = self.columns.since
-        if self.margins is not None:
-            arrays |= {"margins": self.margins.limit, "bits_beyond": np.array(self.margins.bits)}
-        if is_compact:
-            held = compact.shrunk(self.forest, self.points, store, self._samples, self.calibration.arrivals)
-        else:
-            held = packed("points", self.points)
-            arrays |= {
-                "arrivals": store.arrivals,
-                "ranks": store.ranks,
-                "times": store.times,
-                "keys": pack_keys(store.held_keys),
-                "sizes": rules.sizes,
-                "seeds": self.seeds,
-                "judges": self.calibration.arrivals,
-            }
-        return header, {**held, **{f"stream/{name}": part for name, part in arrays.items()}}
-
-    @classmethod
-    def of_state(
-        cls,
-        header: Header,
-        arrays: Arrays,
-        forest: Forest | None,
-        prior: Prior,
-        lifetimes: Array,
-        n_categories: int = 0,
-    ) -> Self:
-        """Restore a stream from a state; `forest` is None for a compact state, which includes it."""
-        part = {name.removeprefix("stream/"): array for name, array in arrays.items() if name.startswith("stream/")}
-        _STATE(header, "stream")
-        of_trees = forest or compact.Trees.of_state(arrays)
-        n_trees, n_features = of_trees.weights.shape
-        n_fixed = n_features if header["has_fixed_weights"] else 0
-        check_layout(part, _LAYOUT, {"T": n_trees, "D": n_features, "L": len(lifetimes), "W": n_fixed})
-        plan = Plan(
-            n_trees,
-            float(part["lifetime"]),
-            header["max_depth"],
-            unmeasured(n_features, read_weights(part["fixed"], n_features) if n_fixed else None),
-            of_trees.domain,
-            np.random.SeedSequence(),  # no longer needed: the forest has its generators
-            None,
-            n_categories,
-        )
-        policy, n_seen = decode(header["policy"]), header["n_seen"]
-        if forest is None:
-            held = compact.expanded(arrays, plan, policy or Window(WARM_UP), n_seen)
-        else:
-            held = _contents_of_state(arrays, part, forest)
-        stream = cls.__new__(cls)
-        n_calibration = header.get("n_judges", LEAST_ROWS)
-        score = Score(header["score"])
-        damping = part.get("damping")
-        if damping is not None and not ((damping >= 1) & (damping < np.inf)).all():
-            raise ValueError("array damping: factors must be finite and at least 1")
-        stream.rules = Rules(plan, policy, prior, part["grid"], score, held.samples.sizes, n_calibration, damping)
-        stream.forest, stream.points, stream.seeds = held.forest, held.points, held.samples.seeds
-        stream.lifetimes, stream.rng, stream.next_rebuild = lifetimes, part["rng"], header["next_birth"]
-        stream.origin, stream.columns = header.get("origin", 0), LateColumns(of_trees.domain)
-        stream.columns.since = part.get("since", stream.columns.since)
-        stream.is_dirty = stream.is_frozen = False
-        stream.calibration = RunningCalibration.of_state(
-            n_calibration, held.judges, part.get("judging", np.empty(0)), is_seeded=header.get("is_seeded", False)
-        )
-        stream.store = PointStore(policy or Window(WARM_UP))
-        stream.store.n_seen = n_seen
-        stream.store.clock, stream.store.floor = float(part["clock"]), float(part["floor"])
-        stream.store.restore(held.samples.numbers, held.ranks, held.times, held.keys)
-        stream.numbers = held.samples.numbers.copy()
-        stream.margins = Margins.of_state(part["bits_beyond"], part["margins"]) if "margins" in part else None
-        stream.check(is_derived=forest is None)
-        stream.cutoffs = stream._current_cutoffs() if forest is not None else held.samples.cutoffs
-        return stream
-
-    @classmethod
-    def frozen(cls, rules: Rules, forest: Forest, lifetimes: Array, calibration: Array) -> Self:
-        """Return a stream that only scores: trees of earlier formats, saved without their points."""
-        stream = cls(rules)
-        stream.is_frozen, stream.forest, stream.lifetimes, stream.next_rebuild = True, forest, lifetimes, 0
-        stream._forget_points()
-        if len(calibration):
-            stream.calibration.seed(calibration, np.arange(len(calibration)))
-        stream.check()
-        return stream
+    # ---- checks -----------------------------------------------------------------------------------------------------
 
     def check(self, *, is_derived: bool = False) -> None:
         """Raise ValueError if trees, points, store or rules are inconsistent.
@@ -805,17 +654,6 @@ class Stream:
         """Mark as dirty; the caller clears the mark on success."""
         self.check_consistent()
         self.is_dirty = True
-
-
-def _contents_of_state(arrays: Arrays, part: Arrays, forest: Forest) -> compact.StreamContents:
-    """Read the contents of a stream from a state that is not compact; cutoffs are derived later."""
-    n_trees, numbers = len(forest.left), part["arrivals"]
-    sizes = part.get("sizes", np.full(n_trees, EVERY, np.int64))  # in older files, trees hold every point
-    seeds = part.get("seeds", np.zeros(n_trees, np.uint64))
-    samples = TreeSamples(sizes, seeds, np.full(n_trees, NO_CUTOFF), numbers, numbers != NONE)
-    points, keys = unpacked("points", arrays, Points), unpack_keys(part["keys"])
-    judges = part.get("judges", np.empty(0, np.int64))
-    return compact.StreamContents(forest, points, samples, part["ranks"], part["times"], keys, judges)
 
 
 def _numbered(is_drawn: Array) -> Array:
