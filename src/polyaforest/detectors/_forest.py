@@ -18,6 +18,7 @@ from polyaforest.detectors.tree import Tree
 from polyaforest.forest.integrity import Layout, check_forest, check_layout
 from polyaforest.forest.parameters import decode, encode, encode_columns
 from polyaforest.forest.score_types import EpsilonPhi, Score, epsilon_levels
+from polyaforest.forest.severity import tail_bits
 from polyaforest.forest.spec import Plan, Weighting
 from polyaforest.forest.thresholds import (
     Detections,
@@ -338,7 +339,16 @@ class BaseForest(Detector):
     def _detected(self, scores: Array) -> Detections:
         """Return the results for rows with these scores."""
         offset = self.offset_
-        return Detections(scores, self._p_values(scores), ~(scores >= offset), np.full(len(scores), offset))
+        is_anomaly, p_values = ~(scores >= offset), self._p_values(scores)
+        return Detections(
+            scores, p_values, is_anomaly, np.full(len(scores), offset), tail_bits=self._tail_bits(scores, is_anomaly)
+        )
+
+    def _tail_bits(self, scores: Array, is_anomaly: Array) -> Array:
+        """Return the tail bits of flagged rows (`severity`); NaN for other rows."""
+        if isinstance(self.score_type, EpsilonPhi) or not is_anomaly.any():
+            return np.full(len(scores), np.nan)
+        return tail_bits(self._score.to_log(scores), is_anomaly, np.sort(self._calibration_scores()))
 
     def _p_values(self, scores: Array) -> Array:
         known = self._calibration_scores()

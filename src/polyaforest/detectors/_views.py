@@ -283,18 +283,23 @@ class Views:
         """Return the results for rows without learning them."""
         if self.is_one:
             return self.first.detect(rows)
-        scores, offset = self.score_samples(rows), self.offset
-        return Detections(scores, self.p_values(scores), scores < offset, np.full(len(scores), offset))
+        judges, policy = self._checked_judges()
+        return judges.judge(self.score_samples(rows), policy)
 
     @property
     def offset(self) -> float:
         """The threshold."""
         if self.is_one:
             return float(self.first.offset_)
+        judges, policy = self._checked_judges()
+        return judges.threshold(policy)
+
+    def _checked_judges(self) -> tuple[RunningCalibration, ThresholdPolicy]:
+        """Return `_judges`; raise ValueError if they are too few for the false alarm rate."""
         judges, policy = self._judges()
         if policy.false_alarm_rate is not None and not len(self.calibration):
             check_calibration_size(len(judges), policy.false_alarm_rate, REMEDY)
-        return judges.threshold(policy)
+        return judges, policy
 
     def p_values(self, scores: Array) -> Array:
         """Return the p-values of scores."""

@@ -16,6 +16,7 @@ from polyaforest.detectors.streaming import StreamingMPF
 from polyaforest.explain import Explanations
 from polyaforest.forest.calibration import n_to_calibrate, some_rows
 from polyaforest.forest.score_types import EpsilonPhi
+from polyaforest.forest.severity import tail_bits
 from polyaforest.forest.thresholds import (
     Detections,
     check_scores,
@@ -181,14 +182,15 @@ class GroupedMPF(Detector):
             features, labels = self._split(X, groups)
             scores = self.estimator_.score_samples(features)
             logs = self.estimator_._score.to_log(scores)
-            p_values, thresholds = np.empty(len(scores)), np.empty(len(scores))
+            p_values, thresholds, bits = (np.empty(len(scores)) for _ in range(3))
             places: dict[Label, list[int]] = {}
             for place, label in enumerate(labels):
                 places.setdefault(label if label in self._scores_of else None, []).append(place)
             for label, own in places.items():
                 known = self._scores_of.get(label, self._rest)
                 p_values[own], thresholds[own] = conformal_p_values(logs[own], known), self._threshold_by(known)
-        return Detections(scores, p_values, ~(scores >= thresholds), thresholds)
+                bits[own] = tail_bits(logs[own], ~(scores[own] >= thresholds[own]), np.sort(known))
+        return Detections(scores, p_values, ~(scores >= thresholds), thresholds, tail_bits=bits)
 
     def p_value(self, X: Any, **labels: Any) -> Array:
         """Return conformal p-values within groups: the probability that a new normal row of the group scores as low.

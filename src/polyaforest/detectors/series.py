@@ -1111,14 +1111,14 @@ def _placed(is_whole: Array, detected: Detections) -> Detections:
         return detected
     places = np.flatnonzero(is_whole)
     numbers = []
-    for part in (detected.scores, detected.p_values, detected.thresholds):
+    for part in (detected.scores, detected.p_values, detected.thresholds, detected.tail_bits):
         placed = np.full(len(is_whole), np.nan)
         placed[places[: len(part)]] = part
         numbers.append(placed)
     is_anomaly = np.zeros(len(is_whole), np.bool_)
     is_anomaly[places[: len(detected.is_anomaly)]] = detected.is_anomaly
     explanations = {int(places[i]): explanation for i, explanation in detected.explanations.items()}
-    return Detections(numbers[0], numbers[1], is_anomaly, numbers[2], explanations)
+    return Detections(numbers[0], numbers[1], is_anomaly, numbers[2], explanations, tail_bits=numbers[3])
 
 
 _STATE = schema.record(

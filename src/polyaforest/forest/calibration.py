@@ -11,11 +11,12 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import pairwise
-from math import ceil, inf
+from math import ceil, inf, nan
 from typing import Self
 
 import numpy as np
 
+from polyaforest.forest.severity import bits_of, tail_bits
 from polyaforest.forest.thresholds import Detections, ThresholdPolicy, check_scores, conformal_p_values, raised
 from polyaforest.kernels.arrays import ALL_YES, QUESTIONS, Array, is_ascending
 from polyaforest.kernels.boxes import as_codes, count_bits
@@ -177,8 +178,9 @@ class RunningCalibration:
 
     def judge(self, scores: Array, policy: ThresholdPolicy) -> Detections:
         """Compare scores with the calibration, without adding them."""
-        thresholds = np.full(len(scores), self.threshold(policy))
-        return Detections(scores, conformal_p_values(scores, self.ascending), scores < thresholds, thresholds)
+        thresholds, is_anomaly = np.full(len(scores), self.threshold(policy)), scores < self.threshold(policy)
+        p_values, bits = conformal_p_values(scores, self.ascending), tail_bits(scores, is_anomaly, self._ascending)
+        return Detections(scores, p_values, is_anomaly, thresholds, tail_bits=bits)
 
     def judge_then_learn(self, scores: Array, arrivals: Array, policy: ThresholdPolicy) -> Detections:
         """Compare each score with the calibration, then add it and drop the oldest.
@@ -192,10 +194,11 @@ class RunningCalibration:
         """
         numbers, values = self._read(scores, arrivals)
         by_arrival, ascending = self._by_arrival, self._ascending
-        p_values, thresholds = [], []
+        p_values, thresholds, bits = [], [], []
         for number, score in zip(numbers, values, strict=True):
             p_values.append((1 + bisect_right(ascending, raised(score))) / (len(ascending) + 1))
             thresholds.append(self.threshold(policy))
+            bits.append(bits_of(score, ascending) if score < thresholds[-1] else nan)
             if len(ascending) == self.n:
                 del ascending[bisect_left(ascending, by_arrival.popitem(last=False)[1])]
             insort(ascending, score)
@@ -203,7 +206,8 @@ class RunningCalibration:
             if number == 2 * _LEAST_TO_FLAG - 1 and not self.is_seeded:
                 self.forget(range(_LEAST_TO_FLAG))
         given, placed = np.array(values, np.float64), np.array(thresholds, np.float64)
-        return Detections(given, np.array(p_values, np.float64), given < placed, placed)
+        is_anomaly, tail = given < placed, np.array(bits, np.float64)
+        return Detections(given, np.array(p_values, np.float64), is_anomaly, placed, tail_bits=tail)
 
     def resize(self, n: int) -> None:
         """Set the maximum number of scores, and drop the oldest beyond it."""

@@ -33,22 +33,23 @@ class Detections(NamedTuple):
     thresholds: Array  # the threshold when the row was scored
     explanations: dict[int, Any] = {}  # noqa: RUF012  an `Explanation` of each flagged row, by position, on request
     novelty: Array = np.empty(0)  # for a series: how far outside all earlier readings, from 0 to 1; empty for rows
+    tail_bits: Array = np.empty(0)  # -log2 of the p-value by a model of the tail (`severity`); NaN unless flagged
 
     def row(self, i: int) -> Detections:
         """Return the results for one row, without its explanation."""
         own = slice(i, i + 1)
         scores, p_values, is_anomaly, thresholds = (part[own] for part in self[:4])
-        return Detections(scores, p_values, is_anomaly, thresholds, novelty=self.novelty[own])
+        return Detections(scores, p_values, is_anomaly, thresholds, {}, self.novelty[own], self.tail_bits[own])
 
     def select(self, places: Array) -> Detections:
         """Return the results for some of the rows; empty arrays stay empty."""
         n = len(self.scores)
-        columns = (*self[:4], self.novelty)
-        scores, p_values, is_anomaly, thresholds, novelty = (
+        columns = (*self[:4], *self[5:])
+        scores, p_values, is_anomaly, thresholds, novelty, bits = (
             part[places] if len(part) == n else part[:0] for part in columns
         )
         kept = {j: self.explanations[i] for j, i in enumerate(places.tolist()) if i in self.explanations}
-        return Detections(scores, p_values, is_anomaly, thresholds, kept, novelty)
+        return Detections(scores, p_values, is_anomaly, thresholds, kept, novelty, bits)
 
     @classmethod
     def joined(cls, parts: Sequence[Detections]) -> Detections:
@@ -63,16 +64,18 @@ class Detections(NamedTuple):
             for start, part in zip(starts, parts, strict=False)
             for i, explanation in part.explanations.items()
         }
-        columns = list(zip(*parts, strict=True))[:4]
-        scores, p_values, is_anomaly, thresholds = (np.concatenate(arrays) for arrays in columns)
-        return cls(scores, p_values, is_anomaly, thresholds, explanations, _joined_novelty(parts))
+        columns = list(zip(*parts, strict=True))
+        scores, p_values, is_anomaly, thresholds = (np.concatenate(arrays) for arrays in columns[:4])
+        novelty, bits = (_joined_if_any(arrays, columns[0]) for arrays in columns[5:])
+        return cls(scores, p_values, is_anomaly, thresholds, explanations, novelty, bits)
 
 
-def _joined_novelty(parts: Sequence[Detections]) -> Array:
-    """Concatenate the novelty of parts, NaN for parts without; empty if no part has novelty."""
-    if not any(len(part.novelty) for part in parts):
+def _joined_if_any(parts: Sequence[Array], scores: Sequence[Array]) -> Array:
+    """Concatenate arrays, NaN for parts without; empty if all are."""
+    if not any(map(len, parts)):
         return np.empty(0)
-    return np.concatenate([part.novelty if len(part.novelty) else np.full(len(part.scores), np.nan) for part in parts])
+    pairs = zip(parts, scores, strict=True)
+    return np.concatenate([part if len(part) else np.full(len(own), np.nan) for part, own in pairs])
 
 
 NOTHING = Detections.joined([])
