@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from polyaforest.forest.thresholds import Detections, benjamini_hochberg
 from polyaforest.kernels.arrays import Array
 from polyaforest.storage.codec import pack
+from polyaforest.storage.migrations import upgrade
 from polyaforest.storage.modelfile import Arrays, Header, Place, read_model, write_model
 from polyaforest.storage.state import reporting_invalid_model
 from polyaforest.tables.validation import read_rate
@@ -198,7 +199,8 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
 
     @classmethod
     def restored(cls, header: Header, arrays: Arrays) -> Self:
-        """Return the detector with a state read from a file, and the bytes of its companion, if any."""
+        """Return the detector with a state read from a file of any format, and the bytes of its companion, if any."""
+        header, arrays = upgrade(header, arrays)
         own = {name: part for name, part in arrays.items() if name != _COMPANION}
         detector = cls._of_state(header, own)
         if _COMPANION in arrays:

@@ -72,7 +72,6 @@ _GAPPY_AT_ONCE = 256  # incomplete rows to complete at a time
 _PLAIN = (bool, int, float, str, type(None))  # immutable parameters
 _TREE = {name: Tree().get_params()[name] for name in Tree._parameter_constraints}  # in files as parameters of a forest
 _IN_FILES = {"score_type": "score"}  # parameters with another name in files
-_ABSENT_FROM_FILES: Header = {"missing": "error"}  # values of parameters that files of early versions lack
 _APART = frozenset({"tree", "categorical_features"})  # parameters with their own encoding in files
 
 
@@ -508,7 +507,7 @@ class BaseForest(Detector):
     @classmethod
     def _of_parameters(cls, stored: Header) -> Self:
         """Return an unfitted forest with parameters from a file."""
-        given = _ABSENT_FROM_FILES | {name: decode(value) for name, value in stored.items()}
+        given = {name: decode(value) for name, value in stored.items()}
         defaults = {**_TREE, "max_depth": cls._auto_depth}
         tree = {name: given.pop(name) for name in _TREE}
         changed = {name: value for name, value in tree.items() if np.ndim(value) or value != defaults[name]}
@@ -571,13 +570,6 @@ class BaseForest(Detector):
         offset = float(arrays["offset"])
         forest._offset = None if np.isnan(offset) else Offset(forest._policy, offset)
         return forest
-
-    def _adopt_noted_threshold(self) -> None:
-        """Use the threshold that the command line of earlier versions saved in the notes."""
-        line = self._notes.get("line") if "columns" in self._notes else None  # users may have a note called "line"
-        if line is not None:
-            self._offset = Offset(self._policy, float(line))
-            self._notes = {name: note for name, note in self._notes.items() if name != "line"}  # now in the offset
 
     def _check(self) -> None:
         """Raise ValueError if a state read from a file or a pickle is invalid."""

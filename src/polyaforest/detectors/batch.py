@@ -565,8 +565,7 @@ class BatchMPF(PolyaForest):
         if "calibration" in arrays:
             check_scores("calibration", arrays["calibration"])
             forest._calibration = forest._score.to_log(arrays["calibration"])
-        # absent from files of earlier versions
-        forest._was_filled = bool(arrays.get("filled", forest.missing != "error"))
+        forest._was_filled = forest.missing != "error" and bool(arrays["filled"])
         if "epsilon" in arrays:
             forest._epsilon = float(arrays["epsilon"])
             if not 0 < forest._epsilon < np.inf:  # NaN fails too
@@ -575,7 +574,6 @@ class BatchMPF(PolyaForest):
         forest._sample = CalibrationSample.of_state(kept, forest.n_features_in_, forest._n_categories) if kept else None
         if forest._offset is None and not isinstance(forest.score_type, EpsilonPhi):
             raise ValueError("it has no offset")
-        forest._adopt_noted_threshold()
         forest._check()
         return forest
 

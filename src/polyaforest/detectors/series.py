@@ -729,7 +729,7 @@ class SeriesMPF(Detector):
             raise ValueError(f"array {unknown[0]}: does not belong to this format version")
         is_there = ["series/readings" in arrays, "series/novelties" in arrays]
         n_known = len(arrays["series/readings"]) if all(is_there) else None
-        if header.get("novelty") != n_known or is_there[0] != is_there[1]:  # absent from older files
+        if header.get("novelty") != n_known or is_there[0] != is_there[1]:
             raise ValueError(f"the header announces {header.get('novelty')} known readings, but the arrays differ")
         template = None if header["template"] is None else StreamingMPF._of_parameters(header["template"])
         series = cls(template, **{name: decode(value) for name, value in header["parameters"].items()})

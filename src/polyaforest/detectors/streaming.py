@@ -683,10 +683,6 @@ class StreamingMPF(PolyaForest):
                 header["stream"], arrays, trees, forest.prior_, forest.lifetimes_, forest._n_categories
             )
             forest.forest_ = forest._stream.forest
-            scores, calibration = arrays.get("calibration", np.empty(0)), forest._stream.calibration
-            check_scores("calibration", scores)
-            if len(scores) and not len(calibration):  # earlier versions kept the scores of summaries elsewhere
-                calibration.seed(forest._stream.rules.score.to_log(scores), np.arange(len(scores)))
             if forest._policy.contamination is None:  # else the threshold may be that of a larger table
                 forest._offset = None  # derived from the calibration scores
         forest._check_besides_trees()
@@ -699,7 +695,6 @@ class StreamingMPF(PolyaForest):
             raise ValueError(f"array {unknown[0]}: belongs to a stream, but the header has none")
         if self._offset is None or not self.forest_.size.all():
             raise ValueError("it has no stream, and its forest is empty or has no offset")
-        self._adopt_noted_threshold()
         scores = arrays.get("calibration", np.empty(0))
         check_scores("calibration", scores)
         plan = self._plan(unmeasured(self.n_features_in_, None), self.forest_.domain, self._seed())

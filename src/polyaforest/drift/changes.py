@@ -93,15 +93,14 @@ class Change(NamedTuple):
     def of_state(cls, state: Mapping[str, Any]) -> Change:
         """Return the change that `state_dict` describes; raise ValueError if it is invalid."""
         _STATE(state, "change")
-        known = "adopted" if state["state"] == "settled" else state["state"]
-        return cls(**{**state, "state": known, "regions": tuple(state["regions"])})
+        return cls(**{**state, "regions": tuple(state["regions"])})
 
 
 _TIME = schema.either(schema.nothing, schema.number)
 _STATE = schema.record(
     {
         "kind": schema.one_of(*KINDS),
-        "state": schema.one_of("begun", "ended", "adopted", "settled"),  # the last is the former name of "adopted"
+        "state": schema.one_of("begun", "ended", "adopted"),
         **dict.fromkeys(("start", "earliest", "latest", "noticed", "window"), schema.whole()),
         "start_time": _TIME,
         "noticed_time": _TIME,

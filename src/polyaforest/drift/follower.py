@@ -31,7 +31,7 @@ from polyaforest.util import schema
 _PIECE = 256  # points that are followed together
 _SHORTEST = 8  # points of a window; each longer one has twice as many, up to those of the reference
 _MIN_LASTING, _LASTING_SHARE = 64, 16  # a change is no burst after so many points, or this part of the reference
-_VERSION = 2  # of the definition of evidence: thresholds of another version are computed again
+_VERSION = 2  # of the definition of evidence, on which thresholds depend
 _STORED = ("dispersions", "usual", "bars", "slopes")  # names of the fields of `Thresholds` in files, after "bars/"
 
 
@@ -443,24 +443,24 @@ class Follower:
         for name in ("generation", "n_seen", "since"):
             setattr(follower, name, header[name])
         follower.reference.restore(arrays, "reference", follower.n_seen, follower.n_categories)
-        is_complete, is_current = not header["is_learning"], header.get("version", 1) == _VERSION
+        is_complete, has_thresholds = not header["is_learning"], any(name.startswith("bars/") for name in arrays)
         wanted = {f"reference/{name}" for name in StreamPoints.FIELDS}
         if is_complete:
             wanted |= {f"points/{name}" for name in StreamPoints.FIELDS}
-            wanted |= {f"bars/{name}" for name in _STORED[: 4 if is_current else 3]}
+            wanted |= {f"bars/{name}" for name in _STORED} if has_thresholds else set()
         if arrays.keys() != wanted:
             raise ValueError(f"array {sorted(arrays.keys() ^ wanted)[0]}: is missing, or is not part of this format")
         if is_complete:
-            follower._restore(arrays, is_current=is_current)
+            follower._restore(arrays, has_thresholds=has_thresholds)
         if header["open"] is not None:
             follower._reopen(header["open"])
         return follower
 
-    def _restore(self, arrays: Arrays, *, is_current: bool) -> None:
-        """Restore points and thresholds; compute thresholds of another version again."""
+    def _restore(self, arrays: Arrays, *, has_thresholds: bool) -> None:
+        """Restore points and thresholds; compute absent thresholds."""
         if not MIN_REFERENCE // 2 <= len(self.reference) <= self.settings.n_reference:
             raise ValueError(f"its reference has {len(self.reference)} points, of {self.settings.n_reference}")
-        thresholds = self._read_thresholds(arrays) if is_current else None
+        thresholds = self._read_thresholds(arrays) if has_thresholds else None
         self.points = StreamPoints(self._most_held, self.n_features, 0)
         self.points.restore(arrays, "points", self.n_seen, self.n_categories)
         self._use_reference(thresholds)
@@ -489,7 +489,7 @@ def _known(time: float) -> float | None:
 
 _STATE = schema.record(
     {
-        "version": schema.whole(1, _VERSION),
+        "version": schema.whole(_VERSION, _VERSION),
         "settings": schema.record(
             {
                 "n_reference": schema.whole(MIN_REFERENCE),
@@ -514,6 +514,5 @@ _STATE = schema.record(
                 }
             ),
         ),
-    },
-    optional=["version"],
+    }
 )

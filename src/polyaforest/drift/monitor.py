@@ -22,6 +22,7 @@ from polyaforest.forest.point_store import Key
 from polyaforest.forest.thresholds import Detections
 from polyaforest.kernels.arrays import Array
 from polyaforest.storage.codec import pack, unpack
+from polyaforest.storage.migrations import upgrade
 from polyaforest.storage.modelfile import Arrays, Header, Place, read_model, write_model
 from polyaforest.storage.state import reporting_invalid_model
 from polyaforest.tables.categories import Categories, Codes, Texts
@@ -466,14 +467,14 @@ class DriftMonitor(Guarded, BaseEstimator):
         """Return the monitor saved in a file; raise `ModelFileError` if it is damaged or holds something else."""
         header, arrays = read_model(path)
         with reporting_invalid_model(path):
-            return cls._of_state(header, arrays)
+            return cls._of_state(*upgrade(header, arrays))
 
     @classmethod
     def of_bytes(cls, block: bytes) -> Self:
         """Return the monitor from the bytes of `to_bytes`; raise `ModelFileError` if they are damaged."""
         header, arrays = unpack(block)
         with reporting_invalid_model(BytesIO(block)):
-            return cls._of_state(header, arrays)
+            return cls._of_state(*upgrade(header, arrays))
 
     @contextmanager
     def _contents(self) -> Iterator[tuple[Header, Arrays]]:

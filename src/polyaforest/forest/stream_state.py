@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from polyaforest.forest import compact
-from polyaforest.forest.calibration import LEAST_ROWS, RunningCalibration
+from polyaforest.forest.calibration import RunningCalibration
 from polyaforest.forest.columns import LateColumns
 from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.margins import Margins
@@ -15,7 +15,7 @@ from polyaforest.forest.retention import Window
 from polyaforest.forest.score_types import Score
 from polyaforest.forest.spec import Plan, unmeasured
 from polyaforest.forest.stream import WARM_UP, Rules, Stream
-from polyaforest.kernels.arrays import EVERY, NONE, Array, Forest, Points, Prior
+from polyaforest.kernels.arrays import NONE, Array, Forest, Points, Prior
 from polyaforest.kernels.sampling import NO_CUTOFF, TreeSamples
 from polyaforest.storage.modelfile import Arrays, Header
 from polyaforest.storage.state import pack_keys, packed, unpack_keys, unpacked
@@ -34,7 +34,7 @@ _STATE = schema.record(
         "is_seeded": schema.flag,
         "origin": schema.whole(),
     },
-    optional=["n_judges", "is_seeded", "origin"],  # absent from older files; the last also if it is 0
+    optional=["origin"],  # absent if it is 0
 )
 _LAYOUT: Layout = {  # T trees, D features, P slots for points, L times of the score, J scores; W weights, K bytes
     "lifetime": (np.float64, ""),
@@ -135,7 +135,7 @@ def stream_of_state(
     else:
         held = _contents_of_state(arrays, part, forest)
     stream = Stream.__new__(Stream)
-    n_calibration = header.get("n_judges", LEAST_ROWS)
+    n_calibration = header["n_judges"]
     score = Score(header["score"])
     damping = part.get("damping")
     if damping is not None and not ((damping >= 1) & (damping < np.inf)).all():
@@ -147,7 +147,7 @@ def stream_of_state(
     stream.columns.since = part.get("since", stream.columns.since)
     stream.is_dirty = stream.is_frozen = False
     stream.calibration = RunningCalibration.of_state(
-        n_calibration, held.judges, part.get("judging", np.empty(0)), is_seeded=header.get("is_seeded", False)
+        n_calibration, held.judges, part["judging"], is_seeded=header["is_seeded"]
     )
     stream.store = PointStore(policy or Window(WARM_UP))
     stream.store.n_seen = n_seen
@@ -174,9 +174,6 @@ def frozen_stream(rules: Rules, forest: Forest, lifetimes: Array, calibration: A
 def _contents_of_state(arrays: Arrays, part: Arrays, forest: Forest) -> compact.StreamContents:
     """Read the contents of a stream from a state that is not compact; cutoffs are derived later."""
     n_trees, numbers = len(forest.left), part["arrivals"]
-    sizes = part.get("sizes", np.full(n_trees, EVERY, np.int64))  # in older files, trees hold every point
-    seeds = part.get("seeds", np.zeros(n_trees, np.uint64))
-    samples = TreeSamples(sizes, seeds, np.full(n_trees, NO_CUTOFF), numbers, numbers != NONE)
+    samples = TreeSamples(part["sizes"], part["seeds"], np.full(n_trees, NO_CUTOFF), numbers, numbers != NONE)
     points, keys = unpacked("points", arrays, Points), unpack_keys(part["keys"])
-    judges = part.get("judges", np.empty(0, np.int64))
-    return compact.StreamContents(forest, points, samples, part["ranks"], part["times"], keys, judges)
+    return compact.StreamContents(forest, points, samples, part["ranks"], part["times"], keys, part["judges"])

@@ -152,14 +152,11 @@ class EventTracker:
 _PART = schema.either(
     schema.record({"is": schema.anything}), schema.record({"float": schema.text}), schema.record({"date": schema.text})
 )
-_BEFORE_SUMMARY = 9  # fields of an event in states of earlier versions
 _STATE = schema.record(
     {
         "merge": schema.whole(1),
         "row": schema.either(schema.nothing, schema.whole()),
-        "event": schema.either(
-            schema.nothing, schema.listed(*[_PART] * len(Event._fields)), schema.listed(*[_PART] * _BEFORE_SUMMARY)
-        ),
+        "event": schema.either(schema.nothing, schema.listed(*[_PART] * len(Event._fields))),
     }
 )
 

@@ -144,17 +144,15 @@ class SeriesHistory:
         pattern = checked_pattern(**header["pattern"])
         check_layout(arrays, _LAYOUT, {"C": n_channels, "N": len(held), "D": pattern.n_features(n_channels)})
         values, numbers, since, times = (arrays[name] for name in ("values", "numbers", "since", "times"))
-        periods = tuple(arrays.get("periods", np.empty(0, np.int64)).tolist())  # absent from older files
+        periods = tuple(arrays.get("periods", np.empty(0, np.int64)).tolist())
         track = Track(values, numbers, since, times, float(arrays["every"]), periods)
         counts = {name: header[name] for name in ("n_seen", "is_timed", "weighed_at")}
         memory = cls(pattern, track, spread=arrays.get("spread"), **counts)
         if pattern.shingle is None:
-            readings = arrays.get("readings", values[numbers != NONE])  # absent from older files
+            readings = arrays["readings"]
             if len(readings) > KNOWN:
                 raise ValueError(f"it has {len(readings)} known readings, more than {KNOWN}")
-            memory.known = KnownReadings.of_state(
-                readings, arrays.get("deviations"), arrays.get("novelties", np.empty(0))
-            )
+            memory.known = KnownReadings.of_state(readings, arrays.get("deviations"), arrays["novelties"])
         memory._check()
         memory._restore(arrays["spans"], arrays["named"], unpack_keys(arrays["names"]), held)
         return memory

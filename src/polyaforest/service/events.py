@@ -15,6 +15,7 @@ from polyaforest.forest.point_store import keys_named
 from polyaforest.io.json_values import to_json
 from polyaforest.service.database import Database
 from polyaforest.service.history import RecordHistory
+from polyaforest.storage.migrations import upgrade_event
 
 __all__ = ["EventChange", "EventLog", "event_id"]
 
@@ -139,9 +140,7 @@ class EventLog:
             except (orjson.JSONDecodeError, TypeError):
                 event = None
             if isinstance(event, dict) and event.get("id") == id:
-                if "blame" in event:  # as earlier releases wrote it
-                    event["attributions"] = event.pop("blame")
-                events.append(event)
+                events.append(upgrade_event(event))
             else:
                 self._damage.add(id)
         return events

@@ -23,6 +23,7 @@ from polyaforest.service.events import EventChange, event_id
 from polyaforest.service.gates import KnownNormal, MaintenanceWindows, Mode, departure, why_muted, why_outside
 from polyaforest.service.inbox import Inbox
 from polyaforest.service.numbering import Numbering
+from polyaforest.storage.migrations import upgrade_tracker
 from polyaforest.util.text import label
 
 __all__ = ["RecordResult", "ResultBatch", "Worker"]
@@ -151,6 +152,7 @@ class Worker(Loop[RecordResult]):
 
     def return_event(self, key: str, state: dict[str, Any]) -> bool:
         """Reattach an event detached by `take_event`; return whether records can still continue it."""
+        state = upgrade_tracker(state)
         notes, tracker = self.store[key].notes, EventTracker.of_state(state)
         now, event = notes.get("events"), tracker.open_event
         is_other_open = now is not None and now["event"] is not None

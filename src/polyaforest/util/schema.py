@@ -184,5 +184,5 @@ parameter = either(
 
 
 def parameters(of: Collection[str]) -> Rule:
-    """Accept parameters of these names; any may be absent, since older releases had fewer."""
+    """Accept parameters of these names; an absent one has its default."""
     return record(dict.fromkeys(of, parameter), optional=of)
