@@ -1,6 +1,6 @@
 """Detectors from flat parameters, which include those of `Tree`; and samples."""
 
-from polyaforest import Tree
+from polyaforest import StreamingMPF, Tree
 from polyaforest.forest import learn
 from polyaforest.tables.categories import Codes
 
@@ -21,3 +21,26 @@ def made(detector, *, tree=None, n_categories=0, **parameters):
 def every_point(forest):
     """Samples that contain all points, for each tree."""
     return learn.every_point(len(forest.left))
+
+
+def without_derived(detector):
+    """Return a detector that has dropped what it derived from its trees."""
+    detector._derived = {}
+    return detector
+
+
+def with_trees(detector, trees, lifetimes=None):
+    """Return a detector with other trees, of its own or another detector; its arrays must be its own."""
+    if isinstance(detector, StreamingMPF):
+        detector._stream.forest = trees
+        detector._stream.lifetimes = detector._stream.lifetimes if lifetimes is None else lifetimes
+        detector._refresh(detector._stream)
+    else:
+        detector.forest_ = trees
+    return without_derived(detector)
+
+
+def some_trees(trees, places):
+    """Return some of the trees of a forest."""
+    shared = ("domain", "n_categories")
+    return type(trees)(*(part if name in shared else part[places] for name, part in trees._asdict().items()))

@@ -80,6 +80,7 @@ print("whole", n_halves, flush=True)
 TRACER = """
 import copy, signal, sys, threading
 import numpy as np
+from forests import without_derived
 from streams import assert_whole, bits
 from polyaforest import StreamingMPF, Window
 
@@ -161,8 +162,7 @@ def problem_of(forest, stages):
     if bits(forest) not in stages:
         return "the forest is neither as before nor as after"
     assert_whole(forest)
-    twin = copy.deepcopy(forest)
-    twin._posterior = twin._offset = None
+    twin = without_derived(copy.deepcopy(forest))
     if (forest.mass(ROWS) != twin.mass(ROWS)).any() or forest.offset_ != twin.offset_:
         return "derived values do not match the forest"
     forest.partial_fit(ROWS[50:60], times=TIMES[50:60])

@@ -76,9 +76,9 @@ def found():
         ("cli", "def f(forest): forest._offset = 0.0"),
         ("live", "def f(explanations): return [explanation._words for explanation in explanations]"),
         ("io", "def f(): return StreamingMPF()._left_out"),
-        ("io", "from polyaforest.detectors._forest import Offset"),
-        ("io", "from polyaforest.detectors import _forest"),
-        ("io", "import polyaforest.detectors._forest"),
+        ("io", "from polyaforest.detectors._views import Views"),
+        ("io", "from polyaforest.detectors import _views"),
+        ("io", "import polyaforest.detectors._views"),
         ("retention.py", "class A:\n    def f(self, other): return other._lock"),
     ],
 )

@@ -64,7 +64,7 @@ def test_distances_are_scaled_by_spread_of_features():
 @pytest.mark.parametrize("score", SCORES, ids=str)
 def test_score_is_mean_over_completions(estimator, score):
     forest = build(estimator, score_type=score).fit(ROWS)
-    donors = forest._donors
+    donors = forest._fitted.donors
     assert len(donors) == 40
     scores = forest.score_samples(GAPPY)
     for row, found in zip(GAPPY, scores, strict=True):
@@ -204,7 +204,7 @@ def test_bits_add_up_to_the_score(estimator, score):
 
 def test_bits_are_mean_over_completions(estimator):
     forest = build(estimator).fit(ROWS)
-    completed = imputation.completions(GAPPY[:1], forest._donors)[0]
+    completed = imputation.completions(GAPPY[:1], forest._fitted.donors)[0]
     alone, each = forest.explain(GAPPY[:1]), forest.explain(completed)
     assert_allclose(alone.parts[0], each.parts.mean(axis=0), atol=1e-9)
 

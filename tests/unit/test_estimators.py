@@ -8,7 +8,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from effort import examples
-from forests import made
+from forests import made, some_trees, with_trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from readers import READERS
@@ -79,11 +79,7 @@ def test_typicality_averages_logarithms_over_trees_and_lifetimes():
     alone = build(StreamingMPF, score_type="multiscale", n_estimators=1, max_samples=8).fit(ROWS)
     logs = []
     for t in range(N_TREES):  # with one tree, the log of the mean mass is the mean of the log
-        parts = forest.forest_._asdict().items()
-        alone.forest_ = type(forest.forest_)(
-            *(part if name in ("domain", "n_categories") else part[t : t + 1] for name, part in parts)
-        )
-        alone._posterior, alone.lifetimes_ = None, forest.lifetimes_
+        alone = with_trees(alone, some_trees(forest.forest_, [t]), forest.lifetimes_)
         logs.append(alone.score_samples(NEAR_AND_FAR))
     np.testing.assert_allclose(forest.score_samples(NEAR_AND_FAR), np.mean(logs, axis=0), rtol=1e-12)
 

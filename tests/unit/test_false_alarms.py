@@ -4,7 +4,7 @@ import copy
 
 import numpy as np
 import pytest
-from forests import made
+from forests import made, some_trees, with_trees
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import NotFittedError
 
@@ -107,14 +107,7 @@ def test_table_is_calibrated_out_of_bag(score):
     taken = forest.forest_.lower[np.arange(30), forest.forest_.root, 0]
     for row, found in zip(rows, calibration(forest), strict=True):
         out_of_bag = np.flatnonzero(taken != row[0])
-        alone = copy.deepcopy(forest)
-        alone.forest_ = type(forest.forest_)(
-            *(
-                part if name in ("domain", "n_categories") else part[out_of_bag]
-                for name, part in forest.forest_._asdict().items()
-            )
-        )
-        alone._posterior = None
+        alone = with_trees(copy.deepcopy(forest), some_trees(forest.forest_, out_of_bag))
         assert_allclose(found, alone.score_samples(row[None])[0], rtol=1e-9)
 
 

@@ -110,7 +110,7 @@ def test_empty_row_has_mass_one(estimator, domain):
         - sum(math.exp(known.inside[t, j]) for j in range(trees.size[t]) if trees.left[t, j] == NONE)
         for t in range(3)
     ]
-    latest = forest.mass(nothing, lifetime=forest._grown_until)
+    latest = forest.mass(nothing, lifetime=forest._fitted.grown_until)
     assert_allclose(latest, 1 - np.mean(left_out) - np.exp(known.outside).mean(), rtol=1e-10)
 
 
@@ -423,11 +423,11 @@ def test_mean_lies_between_clusters_and_mode_in_one():
 def test_unit_of_time_is_derived_from_lifetimes(estimator, score):
     plain = build(estimator, score_type=score, feature_weights=None).fit(ROWS)
     scaled = build(estimator, score_type=score, feature_weights=[4.0, 4.0, 4.0]).fit(ROWS)
-    assert plain._unit_of_time == pytest.approx(4 * scaled._unit_of_time)
-    assert build(estimator, score_type=score).fit(ROWS)._unit_of_time == pytest.approx(1.0)
+    assert plain._fitted.unit_of_time == pytest.approx(4 * scaled._fitted.unit_of_time)
+    assert build(estimator, score_type=score).fit(ROWS)._fitted.unit_of_time == pytest.approx(1.0)
     if estimator is StreamingMPF:
         stream = build(score_type=score, feature_weights=[4.0, 4.0, 4.0], window=100).fit(ROWS)
-        assert stream._unit_of_time == pytest.approx(scaled._unit_of_time)
+        assert stream._fitted.unit_of_time == pytest.approx(scaled._fitted.unit_of_time)
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------

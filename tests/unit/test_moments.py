@@ -79,7 +79,7 @@ def test_log_excess_is_exact_for_tiny_variance():
 @settings(max_examples=examples(5))
 def test_second_moment_of_node_is_product_over_its_shares(kind, seed, gamma):
     detector, _ = fitted(kind, seed, gamma)
-    spread, posterior = detector._moments(), detector.posterior_
+    spread, posterior = detector._fitted._second_moments(None), detector.posterior_
     for t in range(N_TREES):
         shares = shares_of_tree(detector.forest_, t, detector.prior_)
         for place in shares.places:
@@ -220,7 +220,7 @@ def test_intervals_do_not_depend_on_other_rows_or_threads():
 def test_many_rows_are_processed_in_blocks(monkeypatch):
     detector, X = fitted("process")
     whole = detector.credible_interval(X), *detector.mass(X, return_std=True)
-    monkeypatch.setattr("polyaforest.detectors._masses._ROWS_OF_MASSES", 3)
+    monkeypatch.setattr("polyaforest.detectors.forest._ROWS_OF_MASSES", 3)
     monkeypatch.setattr("polyaforest.forest.posterior._ROWS_OF_A_MIXTURE", 2)
     for part, again in zip(whole, (detector.credible_interval(X), *detector.mass(X, return_std=True)), strict=True):
         np.testing.assert_allclose(part, again, rtol=1e-9)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from comparisons import compared
+from forests import some_trees, with_trees
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgba
@@ -234,16 +236,7 @@ def test_plot_rejects_unknown_tree(draw, table):
 
 def one_tree(forest, tree):
     """A forest of one tree of `forest`, as its owner."""
-    arrays = forest.forest_
-    alone = type(forest)(n_estimators=1)
-    vars(alone).update({**vars(forest), "_derived": {}})
-    alone.forest_ = type(arrays)(
-        *(
-            part if name in ("domain", "n_categories") else part[tree : tree + 1]
-            for name, part in arrays._asdict().items()
-        )
-    )
-    return alone
+    return with_trees(deepcopy(forest), some_trees(forest.forest_, [tree]))
 
 
 def colour_at(cells, points):

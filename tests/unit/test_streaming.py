@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from forests import TREE, made
+from forests import TREE, made, without_derived
 from readers import READERS
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -160,7 +160,7 @@ def test_derived_attributes_follow_changes_of_the_forest():
     for part in chunks(10, 40):
         forest.partial_fit(ROWS[part])
         fresh = pickle.loads(pickle.dumps(forest))
-        fresh._posterior = fresh._offset = None
+        without_derived(fresh)
         assert forest.offset_ == fresh.offset_
         for name, arguments in READERS.items():
             mine, other = (np.asarray(getattr(f, name)(ROWS, **arguments)) for f in (forest, fresh))
@@ -461,7 +461,7 @@ def test_summary_rejects_deletion_of_rows_on_edges(n_jobs):
     with pytest.raises(ValueError, match="row 0 lies on the edge"):
         forest.delete_rows(FAR)
     np.testing.assert_array_equal(forest.mass(ROWS), masses)
-    forest._posterior = None
+    without_derived(forest)
     assert bits(forest) == bits(pickle.loads(before))
 
 
@@ -1019,9 +1019,7 @@ def test_threshold_follows_the_points_held(score):
 
 def build_like(forest):
     """Return the same forest without derived attributes."""
-    twin = copy.deepcopy(forest)
-    twin._posterior = twin._offset = twin._left_out = None
-    return twin
+    return without_derived(copy.deepcopy(forest))
 
 
 @pytest.mark.parametrize("score", SCORES)

@@ -13,16 +13,16 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from polyaforest import forest as forests
-from polyaforest.detectors._forest import Offset
-from polyaforest.detectors._sample import CalibrationSample
-from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.detectors.forest import ForestDetector, Offset
 from polyaforest.detectors.tree import Tree
 from polyaforest.forest.calibration import n_to_calibrate
 from polyaforest.forest.score_types import EpsilonPhi, Score
 from polyaforest.forest.spec import weighting_of_domain
 from polyaforest.forest.thresholds import check_calibration_size, check_scores
-from polyaforest.kernels.arrays import Array, Forest, LeafKind, Posterior
+from polyaforest.kernels.arrays import Array, Forest, LeafKind
 from polyaforest.kernels.boxes import are_within
+from polyaforest.model.fitted import FittedCounts, FittedForest
+from polyaforest.model.sample import CalibrationSample
 from polyaforest.storage.modelfile import Arrays, Header
 from polyaforest.tables.validation import (
     check_countable,
@@ -53,7 +53,7 @@ def _n_counted(forest: Forest) -> int:
     return int(forest.counts[0, forest.root[0]] + forest.outside[0])
 
 
-class BatchMPF(PolyaForest):
+class BatchMPF(ForestDetector):
     """Batch Mondrian Pólya forest (bMPF).
 
     Each tree cuts the domain at random, independently of the data, and counts the rows in each cell. Rows with little
@@ -131,17 +131,15 @@ class BatchMPF(PolyaForest):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **PolyaForest._parameter_constraints,
+        **ForestDetector._parameter_constraints,
         "score_type": [StrOptions({str(score) for score in Score if score is not Score.MARGINS}), EpsilonPhi],
     }
     _why_uncalibrated: ClassVar[str] = (
         "its counts have changed, or it was fitted on one row. Call fit or partial_fit with at least 100 rows"
     )
     _auto_depth: ClassVar[int | None] = 10
-    _lifetimes: ClassVar[dict[str, Array]] = {"multiscale": np.geomspace(8, 128, 5)}
-    _grids: ClassVar[list[Array]] = [*_lifetimes.values()]
+    _kind: ClassVar[type[FittedForest]] = FittedCounts
     _groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest", "sample")
-    _imputing_times: ClassVar[Array] = np.array([32.0, 64.0])
     _epsilon: float | None = None  # of a private release
     _was_filled: bool = False  # whether missing values were imputed from other rows
     _sample: CalibrationSample | None = None  # rows for lazy calibration
@@ -247,7 +245,9 @@ class BatchMPF(PolyaForest):
         copies = read_copies(sample_weight, len(rows))
         count, outside = self._counted(None, rows, copies)
         if (self.forest_.counts < count).any() or (self.forest_.outside < outside).any():
-            _, kinds = forests.posterior.leaf_kinds(self.forest_, self.posterior_, rows, self.n_jobs)
+            _, kinds = forests.posterior.leaf_kinds(
+                self.forest_, self._fitted.posterior(self.n_jobs), rows, self.n_jobs
+            )
             is_empty = (kinds == LeafKind.COMPLEMENTARY) | ((kinds == LeafKind.OUTSIDE) & (self.forest_.outside == 0))
             unknown = np.flatnonzero(is_empty.any(axis=1) & (copies > 0))
             which = f"row {unknown[0]} was never counted" if unknown.size else "some rows were not counted that often"
@@ -338,7 +338,7 @@ class BatchMPF(PolyaForest):
 
     def _private_calibration(self, rows: Array, budget: Budget, words: Callable[[int], Array]) -> Array:
         """Return log-scores with nearly the distribution of this release's scores of its rows."""
-        lowest = forests.privacy.lowest_log_mass(self.forest_, self.posterior_)
+        lowest = forests.privacy.lowest_log_mass(self.forest_, self._fitted.posterior(self.n_jobs))
         logs = self._score.to_log(self._scores(rows))
         found = forests.privacy.private_scores(logs, lowest, self.n_points_, budget, words)
         most = max(n_to_calibrate(self.false_alarm_rate), _LEAST_SAMPLE)
@@ -428,11 +428,8 @@ class BatchMPF(PolyaForest):
 
     # ---- thresholds -------------------------------------------------------------------------------------------------
 
-    @property
-    def posterior_(self) -> Posterior:
-        """Log-masses and log-volumes of every node, derived from the forest on first use."""
-        with self._frozen():
-            return super().posterior_
+    def _new_fitted(self) -> FittedForest:
+        return FittedCounts(self.forest_, self.prior_, self.lifetimes_, self._quantiles, self._sample)
 
     def _threshold(self) -> float:
         if self._epsilon is not None and self._calibration is None:
@@ -470,14 +467,6 @@ class BatchMPF(PolyaForest):
                 self._calibration = self._score.to_log(self._scores_counted_out(self._sample))
             return np.empty(0) if self._calibration is None else self._calibration
 
-    @property
-    def _rows_known(self) -> Array | None:
-        return None if self._sample is None else self._sample.rows
-
-    @property
-    def _donors(self) -> Array | None:
-        return None if self._sample is None else self._sample.donors
-
     def _keep_threshold(self) -> None:
         """Materialise the threshold before counts change, and drop the calibration sample."""
         self._materialise()
@@ -509,7 +498,13 @@ class BatchMPF(PolyaForest):
         is_plain, scores = ~(is_apart | is_moved), np.empty(len(own))
         if is_plain.any():
             scores[is_plain] = forests.score.left_out_scores(
-                self._score, self.forest_, self.posterior_, self.prior_, own[is_plain], self.lifetimes_, self.n_jobs
+                self._score,
+                self.forest_,
+                self._fitted.posterior(self.n_jobs),
+                self.prior_,
+                own[is_plain],
+                self.lifetimes_,
+                self.n_jobs,
             )
         if is_moved.any():
             scores[is_moved] = self._scores(own[is_moved])
@@ -517,9 +512,10 @@ class BatchMPF(PolyaForest):
         for half in (apart[::2], apart[1::2]):
             if half.size:
                 counts, outside = forests.learn.count_rows(self.forest_, whole[half], self.n_jobs)
-                rest = self._with_counts(-counts, -outside)
-                known = forests.posterior.posterior(rest, self.prior_, n_jobs=self.n_jobs)
-                scores[half] = self._score_by(rest, known)(rows[half], self.n_jobs)
+                rest = FittedCounts(
+                    self._with_counts(-counts, -outside), self.prior_, self.lifetimes_, None, self._sample
+                )
+                scores[half] = rest.scores(rows[half], self._query)
         return scores
 
     def _scores_left_out(self, rows: Array, places: Array) -> Array:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
-from functools import partial
 from math import inf
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
-from weakref import WeakSet
+from weakref import ref
 
 import numpy as np
 from sklearn.base import _fit_context, clone
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyaforest import forest as forests
-from polyaforest.detectors._forest import BaseForest
-from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.detectors.forest import ForestDetector
 from polyaforest.detectors.tree import Tree
-from polyaforest.explain import Explanation, Explanations
+from polyaforest.explain import Explanation
 from polyaforest.forest.calibration import n_to_calibrate, out_of_bag_weights, some_rows
 from polyaforest.forest.point_store import Key, Labels, copied_keys, places_of
 from polyaforest.forest.retention import Policy, Reservoir, Window, as_policy
@@ -30,6 +28,7 @@ from polyaforest.forest.spec import unmeasured, weighting_of_rows, weighting_of_
 from polyaforest.forest.thresholds import NOTHING, Detections, check_calibration_size, check_scores
 from polyaforest.kernels.arrays import EVERY, NONE, Array
 from polyaforest.kernels.boxes import empty_box
+from polyaforest.model.fitted import FittedForest, FittedStream
 from polyaforest.storage.modelfile import Arrays, Header
 from polyaforest.tables.categories import Codes
 from polyaforest.tables.validation import (
@@ -51,7 +50,6 @@ from polyaforest.util.derived import Derived
 from polyaforest.util.locks import uninterrupted
 
 if TYPE_CHECKING:
-    from polyaforest.explain.context import Snapshot
     from polyaforest.forest.stream import Stream
     from polyaforest.forest.survey import Inquiry, Survey
 
@@ -70,7 +68,7 @@ class LearnTask(NamedTuple):
     is_explained: bool = False
 
 
-class StreamingMPF(PolyaForest):
+class StreamingMPF(ForestDetector):
     """Streaming Mondrian Pólya forest (sMPF).
 
     Each tree cuts the bounding box of its points at random, preferring long sides, and a Bayesian posterior assigns
@@ -164,7 +162,7 @@ class StreamingMPF(PolyaForest):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **PolyaForest._parameter_constraints,
+        **ForestDetector._parameter_constraints,
         "max_samples": [
             StrOptions({"auto"}),
             Interval(Integral, 1, None, closed="left"),
@@ -186,17 +184,10 @@ class StreamingMPF(PolyaForest):
     _has_boxes: ClassVar[bool] = True
     _rules_of_state: ClassVar[dict[str, schema.Rule]] = {"stream": schema.either(schema.nothing, schema.mapping)}
     _groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest", "points", "stream", "compact")
-    _lifetimes: ClassVar[dict[str, Array]] = {
-        "multiscale": np.geomspace(0.5, 5, 5),
-        "typicality": np.geomspace(0.25, 16, 7),
-        "margins": np.geomspace(0.25, 16, 7),
-    }
-    _grids: ClassVar[list[Array]] = [*_lifetimes.values(), np.geomspace(0.25, 4, 5)]  # the last: files of version 1
-    _imputing_times: ClassVar[Array] = np.array([8.0, 16.0])
+    _kind: ClassVar[type[FittedForest]] = FittedStream
     _stream: Stream
     _damping: Array | None = None  # factor by which the weight of each feature is reduced
     _left_out = Derived[tuple[int, Array, Array]]()  # number wanted, log-scores and arrivals
-    _unread = Derived[WeakSet[Explanation]]()  # explanations by the current forest, without text so far
 
     def __init__(
         self,
@@ -235,8 +226,6 @@ class StreamingMPF(PolyaForest):
         depend on all rows (on a sample and the range of all, if the window is a uniform sample). `keys`, `times` and
         `sample_weight` are as in `partial_fit`.
         """
-        with suppress(RuntimeError):  # raised by a forest left inconsistent, which is about to be replaced
-            self._resolve_unread()
         with self._lock.turn(), self._drafted() as draft:
             draft._grow(X, keys, times, sample_weight)
         return self
@@ -453,11 +442,6 @@ class StreamingMPF(PolyaForest):
             self._refresh(stream)
         return self
 
-    def _become(self, fitted: BaseForest) -> None:
-        with suppress(RuntimeError):  # raised by a forest left inconsistent, which is about to be replaced
-            self._resolve_unread()
-        super()._become(fitted)
-
     def _damp(self, damping: Array) -> None:
         """Divide the weight of each feature by a factor, (D,), from the next rebuild on."""
         self._damping = damping
@@ -563,33 +547,15 @@ class StreamingMPF(PolyaForest):
         """
         if self._policy.contamination is None or not stream.keeps_points:
             return self._left_out_scores(stream)
-        scores = self._row_scores(stream, stream.rows)
+        scores = self._fitted.row_scores(stream.rows, self._query)
         return stream.rules.score.to_log(scores), stream.numbers[stream.store.held]
-
-    def _row_scores(self, stream: Stream, rows: Array) -> Array:
-        score, forest = stream.rules.score, self.forest_
-        scores = forests.score.row_scores(score, forest, self.posterior_, rows, self.lifetimes_, self.n_jobs)
-        return stream.subtract_margins(scores, rows)
-
-    def _less_margins(self, scores: Array, rows: Array) -> Array:
-        return self._stream.subtract_margins(scores, rows)
-
-    def _as_scored(self, rows: Array) -> Array:
-        return self._stream.as_scored(rows, is_marginal=self.missing == "marginalise")
-
-    def _as_explained(self, given: Array) -> Array:
-        columns = self._stream.columns
-        return np.where(columns.is_unknown | columns.is_young, np.nan, given)
 
     def _as_given(self, rows: Array) -> Array:
         return super()._as_given(self._stream.columns.shown(rows))
 
     def _read(self, X: Any, *, allow_missing: bool = False) -> Array:
-        return self._as_scored(super()._read(X, allow_missing=allow_missing))
-
-    def _margin_attributions(self, rows: Array) -> Array | None:
-        margins = self._stream.margins
-        return None if margins is None else margins.attributions(rows)
+        rows = super()._read(X, allow_missing=allow_missing)
+        return self._stream.as_scored(rows, is_marginal=self._query.is_marginal)
 
     def _left_out_scores(self, stream: Stream) -> tuple[Array, Array]:
         """Return scores and arrivals of points held, each left out of the forest; cached until the forest changes."""
@@ -616,7 +582,7 @@ class StreamingMPF(PolyaForest):
         slots, logs = slot_of[places], np.full(len(places), np.nan)
         is_held = slots != NONE
         if not is_held.all():
-            logs[~is_held] = stream.rules.score.to_log(self._row_scores(stream, rows[places[~is_held]]))
+            logs[~is_held] = stream.rules.score.to_log(self._fitted.row_scores(rows[places[~is_held]], self._query))
         if is_held.any():
             found, arrivals = self._left_out_of(stream, slots[is_held].astype(np.int32))
             at = np.full(len(rows), np.nan)
@@ -633,7 +599,7 @@ class StreamingMPF(PolyaForest):
         scores = forests.score.weighted_scores(
             rules.score,
             self.forest_,
-            self.posterior_,
+            self._fitted.posterior(self.n_jobs),
             rows,
             self.lifetimes_,
             np.ascontiguousarray(weights[:, is_known]),
@@ -909,17 +875,24 @@ class StreamingMPF(PolyaForest):
             return NOTHING
         if isinstance(self.score_type, EpsilonPhi):
             with self._frozen():
-                detected = self._detected(self._score_by(self.forest_, self.posterior_)(row, self.n_jobs))
+                detected = self._detected(self._fitted.scores(row, self._query))
         else:
             with self._frozen():
-                detected = stream.judge(self._over_completions(row, partial(self._score_ahead, stream)), self._policy)
+                detected = self._judge_ahead(stream, row)
         if not (task.is_explained and detected.is_anomaly[0]):
             return detected
         return detected._replace(explanations={0: self._explanation(row, detected)})
 
-    def _score_ahead(self, stream: Stream, rows: Array) -> Array:
-        """Score rows as the stream does, or marginally if values are missing."""
-        return self._row_scores(stream, rows) if np.isnan(rows).any() else stream.score(rows, self.n_jobs)
+    def _judge_ahead(self, stream: Stream, row: Array) -> Detections:
+        """Compare the score of a row with the calibration scores; score it as the stream does, or marginally."""
+        fitted, query = self._fitted, self._query
+
+        def score(rows: Array) -> Array:
+            if np.isnan(rows).any():
+                return fitted.row_scores(rows, query)
+            return stream.score(rows, self.n_jobs)
+
+        return stream.judge(fitted.over_completions(row, query, score), self._policy)
 
     def _answer(
         self, stream: Stream, scores: Array, ahead: Detections | None, came: int, task: LearnTask
@@ -953,12 +926,14 @@ class StreamingMPF(PolyaForest):
         is_new = not stream.n_points and np.isnan(rows).any()
         if stream.keeps_points and (is_new or not stream.columns.are_known):  # the ignored columns may change
             return range(len(rows))
-        places: list[int] = forests.posterior.rows_with_gaps(self._as_scored(rows)).tolist()
+        places: list[int] = forests.posterior.rows_with_gaps(
+            stream.as_scored(rows, is_marginal=self._query.is_marginal)
+        ).tolist()
         return places
 
     def _filled_by_summary(self, stream: Stream, row: Array) -> Array:
         """Return a row to learn; impute its missing values from the trees if the stream holds no points."""
-        return row if stream.keeps_points else self._imputed(stream.columns.placed(row), "mode")
+        return row if stream.keeps_points else self._fitted.impute(stream.columns.placed(row), "mode", self.n_jobs)
 
     @staticmethod
     def _read_labels(stream: Stream, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:
@@ -994,17 +969,6 @@ class StreamingMPF(PolyaForest):
         return np.where(sizes < (most or EVERY), sizes, EVERY)
 
     @contextmanager
-    def _watching(self, derived: dict[str, Any]) -> Iterator[None]:
-        """Read the forest; raise RuntimeError if it changed since `derived` was computed."""
-        with self._frozen():
-            if self._derived is not derived:
-                raise RuntimeError(
-                    "the stream has changed since these rows were explained: call materialise() on the explanations "
-                    "before the stream learns or deletes rows"
-                )
-            yield
-
-    @contextmanager
     def _with_points(self) -> Iterator[Stream]:
         """Yield the stream while it cannot change."""
         self._check_fitted()
@@ -1034,27 +998,21 @@ class StreamingMPF(PolyaForest):
     @contextmanager
     def _writing(self, stream: Stream) -> Iterator[Callable[[], bool]]:
         """Change `stream` exclusively and atomically, deferring Ctrl-C; yield whether it was pressed."""
-        is_done = False
-        while not is_done:
-            self._resolve_unread()
-            with uninterrupted() as is_interrupted, self._lock.writing():
-                if self._stream is not stream:
-                    raise RuntimeError("another thread has fitted this forest at the same time: nothing was changed")
-                if not self._unread:  # else another thread has just explained rows
-                    yield is_interrupted
-                    is_done = True
+        with uninterrupted() as is_interrupted, self._lock.writing():
+            if self._stream is not stream:
+                raise RuntimeError("another thread has fitted this forest at the same time: nothing was changed")
+            self._leave_snapshots()
+            yield is_interrupted
 
-    def _remember(self, explained: Explanations) -> None:
-        if self._unread is None:
-            self._unread = WeakSet()
-        self._unread.update(explained)
+    def _leave_snapshots(self) -> None:
+        """Leave the arrays of the stream to explanations that still need them."""
+        if self._at_rest is not None:
+            reference, self._at_rest = ref(self._at_rest), None
+            if reference() is not None:
+                self._stream.detach()
 
-    def _resolve_unread(self) -> None:
-        """Compute the text of explanations that are still referenced, before the forest changes."""
-        unread = self._unread
-        if unread is not None:
-            for explanation in list(unread):
-                unread.discard(explanation.materialise())
+    def _new_fitted(self) -> FittedForest:
+        return FittedStream(self._stream, self._quantiles)
 
     def _policy_of_table(self) -> Policy | None:
         """Return the retention policy for a table: by default as many points as the threshold and the trees need."""
@@ -1074,53 +1032,9 @@ class StreamingMPF(PolyaForest):
         self.forest_, self.lifetimes_ = stream.forest, stream.lifetimes
         self._derived, self._quantiles = {}, None
 
-    def _snapshot(self, offset: float) -> Snapshot:
-        from polyaforest.explain.context import HeldPoints
-
-        stream, derived = self._stream, self._derived
-
-        def held() -> HeldPoints:
-            return HeldPoints(stream.rows, stream.store.held_keys, stream.columns.is_unknown)
-
-        return (
-            super()
-            ._snapshot(offset)
-            ._replace(
-                held=held if stream.keeps_points else None,
-                drawn=(lambda: stream.rows) if stream.keeps_points else None,
-                watching=lambda: self._watching(derived),
-            )
-        )
-
-    def _asked(self, offset: float) -> Callable[[], Snapshot]:
-        derived = self._derived
-
-        def ask() -> Snapshot:
-            with self._watching(derived):
-                return self._snapshot(offset)
-
-        return ask
-
     @property
     def _score(self) -> Score:
         return self._stream.rules.score
-
-    @property
-    def _donors(self) -> Array | None:
-        stream = self._stream
-        return stream.points.values[stream.some_held(forests.imputation.MOST)] if stream.keeps_points else None
-
-    @property
-    def _points_kept(self) -> Array | None:
-        return self._stream.rows if self._stream.keeps_points else None
-
-    @property
-    def _rows_known(self) -> Array | None:
-        return self._points_kept
-
-    @property
-    def _points_in_turn(self) -> Array | None:
-        return self._stream.ring if self._stream.keeps_points else None
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:
@@ -1138,10 +1052,6 @@ class StreamingMPF(PolyaForest):
                 "learn or delete. Fit it again"
             )
         return self._stream
-
-    @property
-    def _grown_until(self) -> float:
-        return super()._grown_until if self._stream.is_frozen else float(self._stream.rules.plan.lifetime)
 
     def _domain_around(self, rows: Array) -> Array:
         """Return the domain of a stream that starts with these rows; raise ValueError if a row is outside."""

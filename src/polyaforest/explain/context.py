@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import betaincinv
@@ -63,11 +63,12 @@ def spread_out(rows: Array, most: int = MOST_ROWS) -> Array:
     return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(int)]
 
 
-def common_codes(forest: Forest, rows: Array | None, categories: Categories) -> dict[int, Array]:
+def common_codes(forest: Forest, rows: Array | None) -> dict[int, Array]:
     """Return the codes of each categorical column that occur in rows, most common first."""
     if rows is None:
         return {}
-    return dict(enumerate(score.known_categories(forest, rows, most=len(rows)), categories.n_numeric))
+    n_numeric = forest.weights.shape[1] - int(forest.n_categories[0])
+    return dict(enumerate(score.known_categories(forest, rows, most=len(rows)), n_numeric))
 
 
 def derive(forest: Forest, world: Array, points: Array | None, quantiles: Array | None) -> Reference:
@@ -186,22 +187,53 @@ class CategoryCount(NamedTuple):
     given: int | None = None
 
 
-class Snapshot(NamedTuple):
-    """A snapshot of a forest, to explain rows with later.
+class ExplainingForest(Protocol):
+    """A forest that never changes, as explanations need it."""
+
+    forest: Forest
+
+    @property
+    def reference(self) -> Reference:
+        """The distribution of the points."""
+
+    def posterior(self) -> Posterior:
+        """Return log-masses of every node."""
+
+    @property
+    def held(self) -> HeldPoints | None:
+        """The points and their keys; None if no points are held."""
+
+    @property
+    def points(self) -> Array | None:
+        """The points without their keys."""
+
+    @property
+    def rows(self) -> Array | None:
+        """Rows to count categories in; None if no rows are held."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A forest at the time of a score, to answer questions about explained rows.
 
     Rows and features are in the order of the table.
     """
 
-    forest: Forest
-    known: Posterior
-    lifetimes: Array  # as in `attribute.attribute_rows`
+    source: ExplainingForest
     score: Callable[[Array], Array]
+    lifetimes: Array  # as in `attribute.attribute_rows`
     offset: float
-    reference: Reference
-    held: Callable[[], HeldPoints] | None  # for a stream that holds points
-    watching: Callable[[], AbstractContextManager[None]]  # raises RuntimeError if the forest has changed
     categories: Categories | None = None
-    drawn: Callable[[], Array] | None = None  # rows to count categories in, if any are held
+
+    @property
+    def forest(self) -> Forest:
+        """The trees."""
+        return self.source.forest
+
+    @property
+    def reference(self) -> Reference:
+        """The distribution of the points."""
+        return self.source.reference
 
     @property
     def usual(self) -> Array:
@@ -236,9 +268,8 @@ class Snapshot(NamedTuple):
         with nine tenths of the bits have theirs, because trees with few points have early bounds.
         """
         places = np.array([self._place(k) for k in features.tolist()], np.int64)
-        with self.watching():
-            inner = self._inner(row)
-            bounds, costs = attribute.find_bounds(self.forest, self.known, inner, self.lifetimes, places, sides)
+        inner, known = self._inner(row), self.source.posterior()
+        bounds, costs = attribute.find_bounds(self.forest, known, inner, self.lifetimes, places, sides)
         found = []
         for k, side, bound, cost in zip(features, sides, bounds.T, costs.T, strict=True):
             is_known = np.isfinite(bound) & (cost > 0)
@@ -256,10 +287,9 @@ class Snapshot(NamedTuple):
 
         The latter if the pair is several times rarer than under independence. None if no rows are held to count in.
         """
-        if self.drawn is None or self.categories is None:
+        points = None if self.categories is None else self.source.rows
+        if points is None or self.categories is None:
             return None
-        with self.watching():
-            points = self.drawn()
         has, n = self._has(points, row, k), len(points)
         n_all, rarest, pair = int(has.sum()), _RARER, None
         for c in self.categories.columns:
@@ -287,10 +317,8 @@ class Snapshot(NamedTuple):
 
         If no points are held, the share is estimated from the counts of all trees together.
         """
-        if self.held is not None or any(side == SAME for _, side, _ in conditions):
-            assert self.drawn is not None
-            with self.watching():
-                points = self.drawn()
+        points = self.source.rows if any(side == SAME for _, side, _ in conditions) else self.source.points
+        if points is not None:
             meets = np.ones(len(points), np.bool_)
             for k, side, bound in conditions:
                 values = points[:, self._place(k)]
@@ -299,7 +327,7 @@ class Snapshot(NamedTuple):
         low, high = np.full(len(self.forest.domain[0]), -np.inf), np.full(len(self.forest.domain[0]), np.inf)
         for k, side, bound in conditions:
             (high if side == LOW else low)[self._place(k)] = bound
-        counts = attribute.count_within(self.forest, self.known.world, low, high)
+        counts = attribute.count_within(self.forest, self.source.posterior().world, low, high)
         totals = self.forest.counts[np.arange(len(self.forest.root)), self.forest.root] + self.forest.outside
         return float(counts.sum() / max(totals.sum(), 1) * self.reference.n_known), self.reference.n_known
 
@@ -309,17 +337,16 @@ class Snapshot(NamedTuple):
         For a number this is a range, for a category the codes of the most normal ones. If no value is normal, each of
         `features` is first set to the known value with the best score.
         """
-        with self.watching():
-            ranges = [self._normal_values(row, k, float(row[k])) for k in features]
-            if None not in ranges or len(features) < 2:
-                return ranges
-            best = row.copy()
-            for k in features:
-                values = self._known_values(k)
-                if len(values):
-                    best[k] = values[np.argmax(self._scores_at(best, k, values))]
-            pairs = zip(features, ranges, strict=True)
-            return [self._normal_values(best, k, float(row[k])) if found is None else found for k, found in pairs]
+        ranges = [self._normal_values(row, k, float(row[k])) for k in features]
+        if None not in ranges or len(features) < 2:
+            return ranges
+        best = row.copy()
+        for k in features:
+            values = self._known_values(k)
+            if len(values):
+                best[k] = values[np.argmax(self._scores_at(best, k, values))]
+        pairs = zip(features, ranges, strict=True)
+        return [self._normal_values(best, k, float(row[k])) if found is None else found for k, found in pairs]
 
     def _known_values(self, k: int) -> Array:
         """Return values of a feature to try."""
@@ -378,14 +405,13 @@ class Snapshot(NamedTuple):
 
     def similar(self, row: Array) -> list[tuple[Key, Array]]:
         """Return the nearest normal points held, by the mean feature weights of the forest."""
-        if self.held is None:
+        held = self.source.held
+        if held is None:
             return []
-        with self.watching():
-            held = self.held()
-            distances = self._apart(held.points, self._inner(row)) @ self.forest.weights.mean(axis=0)
-            nearest = np.argsort(distances, kind="stable")[:_NEIGHBOURS]
-            near = np.ascontiguousarray(held.points[nearest])
-            is_normal = self.score(near) >= self.offset if len(near) else np.zeros(0, bool)
+        distances = self._apart(held.points, self._inner(row)) @ self.forest.weights.mean(axis=0)
+        nearest = np.argsort(distances, kind="stable")[:_NEIGHBOURS]
+        near = np.ascontiguousarray(held.points[nearest])
+        is_normal = self.score(near) >= self.offset if len(near) else np.zeros(0, bool)
         chosen = nearest[is_normal][:_SIMILAR]
         values = np.where(held.is_unknown, np.nan, held.points[chosen])
         values = values if self.categories is None else self.categories.shown(values)

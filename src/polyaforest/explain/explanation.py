@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
@@ -138,7 +138,7 @@ class Explanation:
     is_anomaly: bool
     p_value: float | None
     candidates: Array = field(repr=False)  # the columns that may be reported
-    ask: Callable[[], Snapshot] | None = field(repr=False)  # returns the forest, until the text is computed
+    snapshot: Snapshot | None = field(repr=False)  # the forest, until the text is computed
     summary: str = ""
     context: ContextWindow | None = field(default=None, repr=False)
     row: Array | None = field(default=None, repr=False)  # the row with codes of categories, imputed
@@ -202,14 +202,14 @@ class Explanation:
     # ---- looking up -------------------------------------------------------------------------------------------------
 
     def materialise(self) -> Explanation:
-        """Compute the text now, so that it can be read after the forest has changed."""
+        """Compute the text now, and release the copy of the forest that it needs."""
         self._words  # noqa: B018 - computed and cached
         return self
 
     @cached_property
     def _words(self) -> _Words:
-        assert self.ask is not None
-        snapshot, row = self.ask(), self.values if self.row is None else self.row
+        assert self.snapshot is not None
+        snapshot, row = self.snapshot, self.values if self.row is None else self.row
         columns = self._columns_to_report()
         seen = {k: snapshot.seen(row, k) for k in columns if self.is_category(k)}
         conditions = self._conditions(snapshot, row, columns, seen)
@@ -223,7 +223,7 @@ class Explanation:
             for k in columns
         ]
         words = _Words(attributions, conditions, share, interval, snapshot.similar(row), snapshot.usual, common)
-        self.ask = None  # release the forest
+        self.snapshot = None  # release the forest
         return words
 
     def _conditions(
@@ -459,7 +459,7 @@ class Explanation:
 
     def __getstate__(self) -> dict[str, Any]:
         self.materialise()  # the forest is not pickled
-        return {**vars(self), "ask": None}
+        return {**vars(self), "snapshot": None}
 
 
 class Explanations(Sequence[Explanation]):
@@ -494,7 +494,7 @@ class Explanations(Sequence[Explanation]):
         base: float,
         typical: Array,
         candidates: Array,
-        ask: Callable[[], Snapshot],
+        snapshot: Snapshot,
         index: Any = None,
         categories: Categories | None = None,
     ) -> None:
@@ -507,7 +507,8 @@ class Explanations(Sequence[Explanation]):
         self.high: Array = attributions[:, 1] - typical[1]
         self.is_anomaly: Array = np.zeros(len(values), np.bool_)
         self.p_values: Array | None = None
-        self._candidates, self._ask, self._index = candidates, ask, index
+        self._candidates, self._index = candidates, index
+        self._snapshot = snapshot if len(values) else None  # until each row has its explanation
         self._made: dict[int, Explanation] = {}
 
     @property
@@ -548,17 +549,19 @@ class Explanations(Sequence[Explanation]):
                 is_anomaly=bool(self.is_anomaly[i]),
                 p_value=self._p_value(i),
                 candidates=self._candidates[self._is_given[i, self._candidates]],
-                ask=self._ask,
+                snapshot=self._snapshot,
                 row=self._rows[i],
                 categories=self._categories,
             )
+            if len(self._made) == len(self):
+                self._snapshot = None  # release the forest
         return self._made[i]
 
     def __iter__(self) -> Iterator[Explanation]:
         return (self[i] for i in range(len(self)))
 
     def materialise(self) -> Explanations:
-        """Compute all texts now, so that they can be read after the forest has changed."""
+        """Compute all texts now, and release the copy of the forest that they need."""
         for explanation in self:
             explanation.materialise()
         return self
@@ -599,7 +602,7 @@ class Explanations(Sequence[Explanation]):
 
     def __getstate__(self) -> dict[str, Any]:
         self.materialise()
-        return {**vars(self), "_ask": None}
+        return dict(vars(self))
 
 
 def read_features(features: Sequence[str | int] | None, names: list[str]) -> Array:

@@ -94,6 +94,12 @@ class LateColumns:
         """End the youth of columns whose first value came up to arrival `until`."""
         self.since = np.where(self.is_young & (self.since <= until), 0, self.since)
 
+    def copy(self) -> LateColumns:
+        """Return a copy that changes apart."""
+        twin = copy(self)
+        twin.since = self.since.copy()
+        return twin
+
     def widened(self, place: int, n_new: int) -> LateColumns:
         """Return a copy with `n_new` known columns inserted."""
         wider = copy(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -71,6 +72,14 @@ class PointStore:
 
     def __len__(self) -> int:
         return len(self.slot_of)
+
+    def copy(self) -> PointStore:
+        """Return a store with the same points."""
+        twin = copy(self)
+        for name, part in vars(self).items():
+            if isinstance(part, np.ndarray | list | dict):
+                setattr(twin, name, part.copy())
+        return twin
 
     @property
     def capacity(self) -> int:

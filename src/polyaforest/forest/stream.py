@@ -643,6 +643,23 @@ class Stream:
         self.points = new_points(len(self.forest.left), 0, 0, self.n_features)
         self.numbers = np.empty(0, np.int64)
 
+    # ---- snapshots --------------------------------------------------------------------------------------------------
+
+    def twin(self) -> Stream:
+        """Return a stream with the same arrays, to read trees, points and columns until this one changes."""
+        twin = Stream.__new__(Stream)
+        vars(twin).update(vars(self))
+        return twin
+
+    def detach(self) -> None:
+        """Copy trees, points and columns before a change, so that twins keep the originals.
+
+        Twins do not read the lists of points, the generator and the samples.
+        """
+        self.forest = Forest(*(part.copy() for part in self.forest))
+        self.points = self.points._replace(values=self.points.values.copy())
+        self.store, self.columns, self.numbers = self.store.copy(), self.columns.copy(), self.numbers.copy()
+
     def check_consistent(self) -> None:
         """Raise RuntimeError if a change was interrupted, so that trees and points may be inconsistent."""
         if self.is_dirty:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.detectors.forest import ForestDetector
 from polyaforest.kernels.arrays import Array
 from polyaforest.plots.canvas import BLUE, SKY, canvas, check_forest, matplotlib, read_times, read_vector, write_dates
 
@@ -28,7 +28,7 @@ class Bands(NamedTuple):
 
 
 def credible_bands(
-    forest: PolyaForest | None = None,
+    forest: ForestDetector | None = None,
     X: Any = None,
     *,
     level: float = 0.9,
@@ -97,7 +97,7 @@ def credible_bands(
 
 
 def _read(
-    forest: PolyaForest | None, X: Any, level: float, lifetime: float | None, masses: Any, intervals: Any
+    forest: ForestDetector | None, X: Any, level: float, lifetime: float | None, masses: Any, intervals: Any
 ) -> tuple[Array, Array]:
     """Return masses, (n,), and intervals, (n, 2), as given or as computed by the forest."""
     if not 0 < level < 1:

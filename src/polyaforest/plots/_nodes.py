@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.detectors.forest import ForestDetector
 from polyaforest.kernels.arrays import NONE, Array
 
 
@@ -28,7 +28,7 @@ class Node(NamedTuple):
     log_densities: tuple[float, float]  # of the same two regions
 
 
-def nodes_of(forest: PolyaForest, tree: int, max_depth: float = np.inf) -> list[Node]:
+def nodes_of(forest: ForestDetector, tree: int, max_depth: float = np.inf) -> list[Node]:
     """Return the nodes of one tree to some depth in pre-order, left branch first."""
     with forest.reading():
         known, root = forest.posterior_, int(forest.forest_.root[tree])
@@ -48,7 +48,7 @@ def nodes_of(forest: PolyaForest, tree: int, max_depth: float = np.inf) -> list[
     return nodes
 
 
-def _read_node(forest: PolyaForest, tree: int, j: int, parent: int, is_left: bool, depth: int, side: Array) -> Node:
+def _read_node(forest: ForestDetector, tree: int, j: int, parent: int, is_left: bool, depth: int, side: Array) -> Node:
     """Return node `j` of a tree."""
     arrays, known, place = forest.forest_, forest.posterior_, (tree, j)
     lower, upper = arrays.lower[place], arrays.upper[place]

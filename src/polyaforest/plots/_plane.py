@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.detectors.forest import ForestDetector
 from polyaforest.kernels.arrays import NONE, Array
 from polyaforest.plots._nodes import Node, is_met, nodes_of, seen_on_plane
 from polyaforest.plots.canvas import (
@@ -70,7 +70,7 @@ class Plane(NamedTuple):
 
 
 def partition(
-    forest: PolyaForest,
+    forest: ForestDetector,
     tree: int = 0,
     *,
     X: Any = None,
@@ -127,7 +127,7 @@ def partition(
 
 
 def density(
-    forest: PolyaForest,
+    forest: ForestDetector,
     kind: str = "density",
     *,
     lifetime: float | None = None,
@@ -199,7 +199,7 @@ def density(
 # ---- input -----------------------------------------------------------------------------------------------------------
 
 
-def _read_plane(forest: PolyaForest, features: Sequence[str | int] | None, at: Any) -> Plane:
+def _read_plane(forest: ForestDetector, features: Sequence[str | int] | None, at: Any) -> Plane:
     """Validate `features` and `at`."""
     check_numeric(forest)
     names = feature_names(forest)
@@ -226,7 +226,7 @@ def _read_plane(forest: PolyaForest, features: Sequence[str | int] | None, at: A
     return Plane((across, up), row, names)
 
 
-def _extent(forest: PolyaForest, plane: Plane, rows: Array | None, domain: Any) -> Array:
+def _extent(forest: ForestDetector, plane: Plane, rows: Array | None, domain: Any) -> Array:
     """Return the lower and upper bounds of the plot, (2, 2)."""
     if domain is not None:
         box = np.asarray(domain, dtype=np.float64)
@@ -253,7 +253,7 @@ def _pixels(plane: Plane, box: Array, resolution: int) -> Array:
     return pixels
 
 
-def _values(forest: PolyaForest, kind: str, lifetime: float | None, pixels: Array) -> Array:
+def _values(forest: ForestDetector, kind: str, lifetime: float | None, pixels: Array) -> Array:
     """Return the value of every pixel: its score, or a base-10 logarithm."""
     rows = pixels if not hasattr(forest, "feature_names_in_") else NamedRows(pixels, forest.feature_names_in_)
     if kind == "score":

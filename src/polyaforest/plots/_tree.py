@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.detectors.forest import ForestDetector
 from polyaforest.kernels.arrays import NONE
 from polyaforest.plots._nodes import Node, nodes_of
 from polyaforest.plots.canvas import (
@@ -51,7 +51,7 @@ class Branches(NamedTuple):
 
 
 def tree(
-    forest: PolyaForest, tree: int = 0, *, max_depth: int = 4, precision: int = 3, ax: Axes | None = None
+    forest: ForestDetector, tree: int = 0, *, max_depth: int = 4, precision: int = 3, ax: Axes | None = None
 ) -> Diagram:
     """Draw one tree as a diagram: rows that satisfy a cut go left, the others right.
 

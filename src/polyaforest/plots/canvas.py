@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from polyaforest.detectors.explaining import PolyaForest
+from polyaforest.detectors.forest import ForestDetector
 from polyaforest.kernels.arrays import Array
 from polyaforest.util.text import label, spelled
 
@@ -112,14 +112,14 @@ def write_dates(ax: Axes) -> None:
 
 def check_forest(forest: Any) -> None:
     """Raise unless `forest` is fitted and holds points."""
-    if not isinstance(forest, PolyaForest):
+    if not isinstance(forest, ForestDetector):
         raise TypeError(f"forest must be a fitted BatchMPF or StreamingMPF; got {type(forest).__name__}")
     check_is_fitted(forest)
     if not forest.forest_.size[0]:
         raise ValueError("forest holds no points: nothing to draw")
 
 
-def check_tree(forest: PolyaForest, tree: int) -> int:
+def check_tree(forest: ForestDetector, tree: int) -> int:
     """Validate the index of a tree; return it, counted from 0."""
     n_trees = len(forest.forest_.root)
     if not -n_trees <= tree < n_trees:
@@ -127,7 +127,7 @@ def check_tree(forest: PolyaForest, tree: int) -> int:
     return int(tree) % n_trees
 
 
-def check_numeric(forest: PolyaForest) -> None:
+def check_numeric(forest: ForestDetector) -> None:
     """Raise for a forest with categories: cuts by category have no position on an axis."""
     if forest.encoding_ is not None:
         raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, Self
@@ -11,13 +11,16 @@ import numpy as np
 from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 
 from polyaforest import forest as forests
 from polyaforest.detectors._detector import Detector
 from polyaforest.detectors.tree import Tree
+from polyaforest.explain import Explanations, read_features
+from polyaforest.forest.credible import Masses, moments
 from polyaforest.forest.integrity import Layout, check_forest, check_layout
 from polyaforest.forest.parameters import decode, encode, encode_columns
-from polyaforest.forest.score_types import EpsilonPhi, Score, epsilon_levels
+from polyaforest.forest.score_types import EpsilonPhi, Score
 from polyaforest.forest.severity import tail_bits
 from polyaforest.forest.spec import Plan, Weighting
 from polyaforest.forest.thresholds import (
@@ -27,8 +30,9 @@ from polyaforest.forest.thresholds import (
     check_scores,
     conformal_p_values,
 )
-from polyaforest.kernels.arrays import Array, Forest, LeafTable, Posterior, Prior, is_ascending
+from polyaforest.kernels.arrays import Array, Forest, Posterior, Prior, is_ascending
 from polyaforest.kernels.boxes import whole_cube
+from polyaforest.model.fitted import NO_TEXTS, ExplainedRows, FittedForest, Query, Tabulate
 from polyaforest.storage.modelfile import Arrays, Header
 from polyaforest.storage.state import packed, reporting_invalid_pickle, unpacked
 from polyaforest.tables.categories import Categories, Codes, Texts
@@ -36,15 +40,19 @@ from polyaforest.tables.validation import (
     LARGEST,
     SMALLEST,
     feature_names,
+    read_coded,
     read_domain,
+    read_rate,
     read_rows,
     read_sample_weight,
     read_seed,
+    read_share,
+    read_times,
     read_weights,
 )
 from polyaforest.util import schema
 from polyaforest.util.derived import Derived, lasting
-from polyaforest.util.parallel import ordered_sum, spans
+from polyaforest.util.parallel import log_mean_exp, spans
 
 _STATE: dict[str, schema.Rule] = {  # the header of every forest
     "detector": schema.text,
@@ -66,9 +74,8 @@ _LAYOUT: Layout = {  # arrays beside those of the trees; L lifetimes, N scores, 
     "epsilon": (np.float64, ""),
     "filled": (np.int64, ""),
 }
-Tabulate = Callable[[Posterior], LeafTable]
+_ROWS_OF_MASSES = 2048  # rows per block of tree masses
 _ROWS_AT_ONCE = 4096  # rows that each thread scores while holding the lock
-_GAPPY_AT_ONCE = 256  # incomplete rows to complete at a time
 _PLAIN = (bool, int, float, str, type(None))  # immutable parameters
 _TREE = {name: Tree().get_params()[name] for name in Tree._parameter_constraints}  # in files as parameters of a forest
 _IN_FILES = {"score_type": "score"}  # parameters with another name in files
@@ -78,7 +85,7 @@ _APART = frozenset({"tree", "categorical_features"})  # parameters with their ow
 @cache
 def _names_of_parameters(kind: Any) -> list[str]:
     """Return the names of parameters; scikit-learn would inspect the signature at every call."""
-    names: list[str] = super(BaseForest, kind)._get_param_names()
+    names: list[str] = super(ForestDetector, kind)._get_param_names()
     return names
 
 
@@ -89,6 +96,13 @@ def _validate_plain(kind: Any, given: tuple[Any, ...], types: tuple[type, ...]) 
     BaseEstimator._validate_params(kind(**dict(zip(names, given, strict=True))))
 
 
+class Leaves(NamedTuple):
+    """The leaf that contains each row, per tree; both arrays have shape (n_rows, n_estimators)."""
+
+    node: Array  # int32: the node of the leaf, -1 outside
+    kind: Array  # int8: a `LeafKind`
+
+
 class Offset(NamedTuple):
     """A threshold score and the policy it was computed with."""
 
@@ -96,8 +110,8 @@ class Offset(NamedTuple):
     value: float
 
 
-class BaseForest(Detector):
-    """Base class with parameters, state and scores; `PolyaForest` adds masses and explanations."""
+class ForestDetector(Detector):
+    """Base of `BatchMPF` and `StreamingMPF`: parameters, state, scores, masses and explanations."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
@@ -112,21 +126,15 @@ class BaseForest(Detector):
     }
 
     _auto_depth: ClassVar[int | None]  # the value of max_depth="auto"
+    _kind: ClassVar[type[FittedForest]]
     _has_boxes: ClassVar[bool] = False  # whether nodes store the bounding box of their points
-    _lifetimes: ClassVar[dict[str, Array]]  # times at which scores evaluate cells, in units of the weighting
-    _grids: ClassVar[list[Array]]  # all grids of such times that files may contain
-    _imputing_times: ClassVar[Array]  # times at which imputation evaluates cells, in the same units
     _why_uncalibrated: ClassVar[str]  # the reason, and what to do
     forest_: Forest
     lifetimes_: Array
     prior_: Prior
     _derived: dict[str, Any]  # values computed on first use
-    _posterior = Derived[Posterior]()  # of ``forest_``
+    _at_rest = Derived[FittedForest]()  # until the forest changes
     _offset = Derived[Offset](is_lasting=True)  # the threshold
-    _known_moments = Derived[tuple[Posterior, Any]]()  # second moments, and their posterior
-    _paths = Derived[Posterior]()  # the posterior of the nodes on the paths of explained rows
-    _typical = Derived[tuple[Score, Array]]()  # the attributions of typical points, and their score
-    _reference = Derived[Any]()  # the usual ranges
     _names_of_shingle: list[str] | None = None  # names of the features of a time series
     _quantiles: Array | None = None  # of the fitted rows, for the usual ranges
     _n_random_draws: int = 0  # fractional weights rounded at random since the fit
@@ -136,7 +144,7 @@ class BaseForest(Detector):
         parts = super()._parts()
         return {**parts, "_derived": lasting(parts.get("_derived", {}))}
 
-    def _become(self, fitted: BaseForest) -> None:
+    def _become(self, fitted: ForestDetector) -> None:
         """Replace the learned state with that of another forest."""
         with self._lock.turn(), self._drafted() as draft:
             draft.__dict__ = fitted._parts() | self.get_params(deep=False)
@@ -144,10 +152,24 @@ class BaseForest(Detector):
     @property
     def posterior_(self) -> Posterior:
         """Log-masses and log-volumes of every node, derived from the forest on first use."""
-        known = self._posterior
-        if known is None:
-            known = self._posterior = forests.posterior.posterior(self.forest_, self.prior_, n_jobs=self.n_jobs)
-        return known
+        with self._frozen():
+            return self._fitted.posterior(self.n_jobs)
+
+    @property
+    def _fitted(self) -> FittedForest:
+        """The forest as it is now."""
+        fitted = self._at_rest
+        if fitted is None:
+            fitted = self._at_rest = self._new_fitted()
+        return fitted
+
+    def _new_fitted(self) -> FittedForest:
+        raise NotImplementedError
+
+    @property
+    def _query(self) -> Query:
+        chosen = self.score_type if isinstance(self.score_type, EpsilonPhi) else None
+        return Query(self._score, chosen, self.missing, self.n_jobs)
 
     @classmethod
     def _get_param_names(cls) -> list[str]:
@@ -240,7 +262,7 @@ class BaseForest(Detector):
     @property
     def _grid(self) -> Array:
         """The times at which the score evaluates cells, in units of the weighting; scores of leaves have a default."""
-        return self._lifetimes.get(self._chosen_score, self._lifetimes["multiscale"])
+        return self._kind.grid(self._chosen_score)
 
     def _plan(self, measured: Weighting, domain: Array, seed: np.random.SeedSequence) -> Plan:
         """Return the plan of this forest for the measured features; also set the prior and the times of the score."""
@@ -378,17 +400,12 @@ class BaseForest(Detector):
         """The categories of the rows held, sorted, by column name."""
         self._check_fitted()
         with self._frozen():
-            categories, rows = self.encoding_, self._rows_known
+            categories, rows = self.encoding_, self._fitted.rows
         if categories is None or rows is None:
             return {}
         names, texts = feature_names(self), categories.texts
         columns = zip(categories.columns, rows[:, categories.n_numeric :].T, strict=True)
         return {names[k]: sorted(texts[code] for code in set(codes.tolist()) & texts.keys()) for k, codes in columns}
-
-    @property
-    def _rows_known(self) -> Array | None:
-        """The rows held, whose categories and texts are known; None if no rows are held."""
-        return None
 
     def _note(self, texts: Texts) -> None:
         """Store the texts of the categories of rows being learned."""
@@ -396,7 +413,7 @@ class BaseForest(Detector):
             return
         noted = self.encoding_.with_texts(texts)
         if noted.is_crowded:
-            noted = noted.kept(self._rows_known).with_texts(texts)
+            noted = noted.kept(self._fitted.rows).with_texts(texts)
         self.encoding_ = noted
 
     def _as_given(self, rows: Array) -> Array:
@@ -410,84 +427,206 @@ class BaseForest(Detector):
         parts = []
         for span in spans(len(rows), _ROWS_AT_ONCE * n_threads):  # so that learning and Ctrl-C do not wait long
             with self._frozen():
-                parts.append(self._score_by(self.forest_, self.posterior_)(rows[span], self.n_jobs))
+                parts.append(self._fitted.scores(rows[span], self._query))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _score_by(self, forest: Forest, known: Posterior) -> Callable[..., Array]:
-        """Return a function that scores rows with a forest and its posterior."""
-        score, times = self._score, self.lifetimes_
-
-        def score_rows(rows: Array, n_jobs: int | None = None) -> Array:
-            if isinstance(self.score_type, EpsilonPhi):
-                return self._epsilon_levels(rows, self.score_type.phi)
-            return self._less_margins(forests.score.row_scores(score, forest, known, rows, times, n_jobs), rows)
-
-        return lambda rows, n_jobs=None: self._over_completions(rows, lambda whole: score_rows(whole, n_jobs))
-
-    def _as_scored(self, rows: Array) -> Array:
-        """Return rows with NaN in place of values that scores ignore."""
-        return rows
-
-    def _less_margins(self, scores: Array, rows: Array) -> Array:
-        """Subtract the bits of features outside their margins from scores, if the forest has margins."""
-        return scores
-
-    def _over_completions(self, rows: Array, score: Callable[[Array], Array]) -> Array:
-        """Return `score` of rows; with ``missing="impute"``, the mean over the completions of an incomplete row."""
-        rows = self._as_scored(rows)
-        gaps = forests.posterior.rows_with_gaps(rows) if self.missing == "impute" else np.empty(0, np.intp)
-        if not gaps.size:
-            return score(rows)
-        values, is_whole = np.empty(len(rows)), np.ones(len(rows), np.bool_)
-        is_whole[gaps] = False
-        if is_whole.any():
-            values[is_whole] = score(rows[is_whole])
-        for span in spans(len(gaps), _GAPPY_AT_ONCE):
-            some = gaps[span]
-            completed = self._completions(rows[some])
-            each = score(completed.reshape(-1, rows.shape[1])).reshape(completed.shape[:2])
-            values[some] = ordered_sum(each.T) / completed.shape[1]
-        return values
-
-    def _completions(self, rows: Array) -> Array:
-        """Return rows with missing values imputed from each of K donors, (n, K, D).
-
-        Without donors K is 1: the values are imputed from the forest, or stay missing if it is empty.
-        """
-        donors = self._donors
-        if donors is not None and len(donors):
-            return forests.imputation.completions(rows, donors, self._n_categories)
-        return (rows if forests.posterior.is_empty(self.forest_) else self._imputed(rows, "mode"))[:, None]
-
-    @property
-    def _donors(self) -> Array | None:
-        """Complete rows to take missing values from, if any are kept."""
-        raise NotImplementedError
-
-    def _imputed(self, rows: Array, how: str) -> Array:
-        """Return rows with missing values imputed from the cells that may contain them."""
-        raise NotImplementedError
-
-    def _epsilon_levels(self, rows: Array, phi: float) -> Array:
-        """Return the `phi`-quantile over trees of the mass of each row's leaf."""
-        return self._leaf_values(forests.posterior.mass_table, rows, lambda masses: epsilon_levels(masses, phi))
-
-    def _leaf_values(self, tabulate: Tabulate, rows: Array, reduce: Callable[[Array], Array]) -> Array:
-        """Reduce the table values of the leaves of `rows`, (n_trees, n), over the trees."""
-        with self._frozen():
-            table = tabulate(self.posterior_)
-            values: Array = forests.posterior.leaf_values(self.forest_, table, rows, reduce, self.n_jobs)
-        return values
-
-    @property
-    def _grown_until(self) -> float:
-        """The lifetime that the forest was grown with, read from its leaves because the parameter may have changed."""
-        return float(self.forest_.time[0, : self.forest_.size[0]].max())
 
     @property
     def nbytes(self) -> int:
         """Size of the trees and of the points held, in bytes; 0 before fitting."""
         return sum(part.nbytes for part in self.forest_) if self.is_fitted else 0
+
+    # ---- probabilities -----------------------------------------------------------------------------------------------
+
+    def mass(self, X: Any, lifetime: float | Array | None = None, *, return_std: bool = False) -> Any:
+        """Return the probability mass around each row, averaged over the trees.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        lifetime : float or array-like of shape (n_lifetimes,), optional
+            If None, the mass of the row's leaves. Otherwise the mass of the row's cells in the partition at that time:
+            early cells are large, late cells small. For a prior strength near 0 its expectation is a kernel density
+            with a Laplace kernel of bandwidth 1 / lifetime.
+        return_std : bool, default=False
+            Also return the posterior standard deviation of the mass in a random tree, which covers the uncertainty of
+            each tree and the disagreement between trees. Needs complete rows and a single lifetime.
+
+        Returns
+        -------
+        mass : ndarray of shape (n_rows,), or (n_rows, n_lifetimes) for an array of lifetimes
+        std : ndarray of shape (n_rows,), if `return_std`
+        """
+        if return_std:
+            parts = [moments(masses) for masses in self._masses(X, lifetime)]
+            mean, variance = map(np.concatenate, zip(*parts, strict=True))
+            return mean, np.sqrt(variance)
+        rows = self._read(X, allow_missing=True)
+        if lifetime is None:
+            with self._frozen():
+                return self._fitted.mass(rows, self.n_jobs)
+        times = read_times("lifetime", lifetime, self._grown_until)
+        ascending, places = np.unique(times, return_inverse=True)
+        with self._frozen():
+            logs = self._fitted.log_cell_masses(rows, ascending, self.n_jobs)
+        masses = np.exp(logs)[:, places]
+        return masses if np.ndim(lifetime) else masses[:, 0]
+
+    def tree_masses(self, X: Any) -> Array:
+        """Return the mass of each row's leaf in every tree, of shape (n_rows, n_estimators)."""
+        return self._leaf_values(forests.posterior.mass_table, self._read(X, allow_missing=True), np.transpose)
+
+    def log_density(self, X: Any) -> Array:
+        """Return the log of the mean density at each row, over the features that vary.
+
+        The density of a leaf is its mass divided by its volume. Missing values are integrated out.
+        """
+        rows = self._read(X, allow_missing=True)
+        return self._leaf_values(forests.posterior.log_density_table, rows, log_mean_exp)
+
+    def epsilon_level(self, X: Any, phi: float) -> Array:
+        """Return the smallest epsilon at which each row is an (epsilon, phi)-anomaly: a quantile of its tree masses.
+
+        Leaf masses depend on the depth of the trees: unlimited trees of 64 rows have leaves of about 1/64, even in
+        normal regions. Limit the depth or the lifetime to make epsilon meaningful. `EpsilonPhi` makes this the score.
+        """
+        rows, phi = self._read(X, allow_missing=True), read_share("phi", phi)
+        with self._frozen():
+            return self._fitted.epsilon_levels(rows, phi, self.n_jobs)
+
+    def leaves(self, X: Any) -> Leaves:
+        """Return the leaf of each row in every tree: its node in ``forest_`` and its `LeafKind`."""
+        rows = self._read(X)
+        with self._frozen():
+            return Leaves(*self._fitted.leaves(rows, self.n_jobs))
+
+    def impute(self, X: Any, how: str = "mean") -> Array:
+        """Return the rows of `X` with missing values (NaN) imputed by the forest, for any setting of `missing`.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        how : {"mean", "mode"}, default="mean"
+            "mean" imputes the conditional expectation of each value: the mean of the centres of the cells that may
+            contain the row, weighted by mass and by proximity in the observed values. "mode" imputes the centre of the
+            heaviest of these cells, so that the imputed values of a row are consistent. A category is always the one
+            with the highest score.
+
+        Returns
+        -------
+        imputed : ndarray of shape (n_rows, n_features)
+            Complete rows are unchanged.
+        """
+        if how not in ("mean", "mode"):
+            raise ValueError(f'how must be "mean" or "mode"; got {how!r}')
+        check_is_fitted(self)
+        rows = read_rows(self, X, reset=False, allow_missing=True)
+        with self._frozen():
+            if forests.posterior.is_empty(self.forest_):
+                raise ValueError("an empty forest cannot impute values: learn some rows first")
+            return self._as_given(self._fitted.impute(rows, how, self.n_jobs))
+
+    def credible_interval(self, X: Any, level: float = 0.9, lifetime: float | None = None) -> Array:
+        """Return an equal-tailed credible interval for the mass of each row, by the posterior of a random tree.
+
+        The interval measures the uncertainty of a mass, not the rate of false alarms.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        level : float between 0 and 1, default=0.9
+        lifetime : float, optional
+            As in `mass`.
+
+        Returns
+        -------
+        interval : ndarray of shape (n_rows, 2)
+            Lower and upper bounds; 0 if too small for a float.
+        """
+        level = read_rate("level", level)
+        return np.concatenate(
+            [forests.posterior.intervals(masses, level, self.n_jobs) for masses in self._masses(X, lifetime)]
+        )
+
+    def _masses(self, X: Any, lifetime: float | Array | None) -> Iterator[Masses]:
+        """Yield the tree masses of rows in blocks, so that a stream can learn in between."""
+        rows = self._read(X)
+        if np.ndim(lifetime):  # type: ignore[arg-type]
+            raise ValueError(f"lifetime must be a single number; got {lifetime!r}")
+        time = None if lifetime is None else float(read_times("lifetime", lifetime, self._grown_until)[0])
+        for start in range(0, len(rows), _ROWS_OF_MASSES):
+            with self._frozen():
+                masses = self._fitted.row_masses(rows[start : start + _ROWS_OF_MASSES], time, self.n_jobs)
+            yield masses
+
+    @property
+    def _grown_until(self) -> float:
+        with self._frozen():
+            return self._fitted.grown_until
+
+    def _leaf_values(self, tabulate: Tabulate, rows: Array, reduce: Callable[[Array], Array]) -> Array:
+        with self._frozen():
+            return self._fitted.leaf_values(tabulate, rows, reduce, self.n_jobs)
+
+    # ---- explanations ------------------------------------------------------------------------------------------------
+
+    def explain(self, X: Any, features: Sequence[str | int] | None = None) -> Explanations:
+        """Explain the score of each row: bits of surprise by feature, and text.
+
+        The surprise is -log2 of a probability, averaged over trees: of the mass of the row's cells at ``lifetimes_``
+        if `score_type` is ``"margins"``, ``"typicality"`` or ``"multiscale"``, else of the mass of its leaf.
+        ``"margins"`` adds the bits of features outside their margins. For ``"margins"``, ``"typicality"`` and
+        ``"log_mass"`` the surprise equals ``-score_samples(X) / log(2)``.
+
+        Each bit is attributed to a feature, for being low or for being high. The attributions of a typical point are
+        subtracted; the rest adds up to the surprise beyond the typical, exactly.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+            An incomplete row is explained by the mean over its completions, or with ``missing="marginalise"`` after
+            `impute`. Missing values are never reported as a cause.
+        features : sequence of names or column indices, optional
+            Features to report; all by default. The bits of the others still count.
+
+        Returns
+        -------
+        explanations : Explanations
+            A sequence with one `Explanation` per row, and the arrays ``surprise``, ``low``, ``high`` and ``parts``.
+            Text is computed on first access, by the forest as it was; `Explanations.materialise` computes it at once
+            and releases that forest.
+        """
+        self._check_fitted()
+        given, texts = read_coded(self, X, reset=False, allow_missing=self._allows_missing)
+        explained = self._explained(given, features, X.index if hasattr(X, "iloc") else None, texts=texts)
+        query = self._query
+        is_score = query.is_additive and not (query.is_marginal and np.isnan(given).any())
+        scores = explained.surprise * -np.log(2) if is_score else self._scores(given)
+        return self._with_verdicts(explained, self._detected(scores))
+
+    def _explained(
+        self,
+        given: Array,
+        features: Sequence[str | int] | None = None,
+        index: Any = None,
+        offset: float | None = None,
+        texts: Texts = NO_TEXTS,
+    ) -> Explanations:
+        """Return explanations of validated rows, without verdicts; `texts` are those of their categories."""
+        names = self._feature_names
+        candidates, threshold = read_features(features, names), self.offset_ if offset is None else offset
+        with self._frozen():
+            rows = ExplainedRows(given, names, candidates, self.encoding_, texts, index)
+            return self._fitted.explain(rows, self._query, threshold)
+
+    @staticmethod
+    def _with_verdicts(explained: Explanations, detected: Detections) -> Explanations:
+        has_p_values = not np.isnan(detected.p_values).all()
+        return explained.set_verdicts(detected.is_anomaly, detected.p_values if has_p_values else None)
+
+    @property
+    def _feature_names(self) -> list[str]:
+        """Names of the features: of a shingle, of columns, or generic."""
+        return feature_names(self) if self._names_of_shingle is None else self._names_of_shingle
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
@@ -527,7 +666,7 @@ class BaseForest(Detector):
             "feature_names": None if names is None else [str(name) for name in names],
             "is_open": self.prior_.is_open,
         }
-        categories = None if self.encoding_ is None else self.encoding_.kept(self._rows_known)
+        categories = None if self.encoding_ is None else self.encoding_.kept(self._fitted.rows)
         if categories is not None:
             header["categories"] = list(categories.columns)
         offset = np.nan if self._offset is None else self._offset.value
@@ -594,6 +733,11 @@ class BaseForest(Detector):
         times = self.lifetimes_
         if not times.size or not (np.isfinite(times) & (times > 0)).all() or not is_ascending(times):
             raise ValueError("the lifetimes of its score must be positive, finite and ascending")
+        if self._quantiles is not None:
+            from polyaforest.explain.context import N_QUANTILES
+
+            if len(self._quantiles) != N_QUANTILES or not (np.abs(self._quantiles) <= LARGEST).all():  # or NaN
+                raise ValueError(f"array quantiles: must have {N_QUANTILES} finite values for each feature")
 
     def _check_trees(self) -> None:
         check_forest(self.forest_, alike=True, largest=LARGEST)

@@ -1,0 +1,1 @@
+"""What learns, holds, scores, calibrates and explains; without scikit-learn, locks and files."""
