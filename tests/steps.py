@@ -15,7 +15,7 @@ import json, os, signal, sqlite3, sys, time
 import numpy as np
 import polyaforest.cli._demo, polyaforest.datasets.demo
 from polyaforest import StreamingMPF
-from polyaforest.live import open_store
+from polyaforest.judge import open_store
 from polyaforest.service.database import Database
 
 CHANGES = {"open", "link", "rename", "replace", "remove", "unlink", "fsync", "chmod", "fchmod", "mkdir", "rmdir"}

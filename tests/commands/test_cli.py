@@ -20,7 +20,7 @@ from polyaforest.cli._datasets import SIZES
 from polyaforest.cli._demo import write_example
 from polyaforest.cli._merge import shared_notes
 from polyaforest.datasets.demo import HOSTS, INCIDENTS, server_metrics
-from polyaforest.live import open_store, read_model, read_notes
+from polyaforest.judge import open_store, read_model, read_notes
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BOX = [[-9.0, -9.0], [9.0, 9.0]]

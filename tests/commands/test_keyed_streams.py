@@ -12,7 +12,7 @@ from polyaforest.detection.pipeline import DetectorSettings, StreamDetector
 from polyaforest.forest.point_store import PointStore
 from polyaforest.io.records import RecordReader
 from polyaforest.io.tables import TableChunk, TableColumns
-from polyaforest.live import open_store
+from polyaforest.judge import open_store
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.watcher import Watcher
 

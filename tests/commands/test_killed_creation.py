@@ -14,7 +14,7 @@ from steps import Killed
 from polyaforest import ModelFileError, StreamingMPF, load
 from polyaforest.cli._demo import NAME, example_text, write_example
 from polyaforest.io.errors import BadInput
-from polyaforest.live import open_store, read_damaged, read_model, read_notes
+from polyaforest.judge import open_store, read_damaged, read_model, read_notes
 from polyaforest.service.database import Database
 from polyaforest.storage import databases, model_store
 

@@ -10,7 +10,7 @@ import pytest
 from effort import FULL, PROFILE
 
 from polyaforest import BatchMPF, ModelFileError, StreamingMPF, Tree, load
-from polyaforest.live import open_store, read_damaged, read_model, read_notes
+from polyaforest.judge import open_store, read_damaged, read_model, read_notes
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ROWS = np.random.default_rng(0).normal(size=(30, 2))

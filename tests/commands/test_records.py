@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from polyaforest.io._conventions import seconds
-from polyaforest.io.records import LONGEST_LINE, ParsedRow, Record, RecordReader
+from polyaforest.io.records import LONGEST_LINE, Record, RecordReader
+from polyaforest.judge.judgement import StreamRow
 
 
 def parse(reader, *lines):
@@ -15,7 +16,7 @@ def parse(reader, *lines):
 
 
 def same(row, values, **others):
-    expected = ParsedRow(values, **({"time": None, "key": None, "id": None} | others))
+    expected = StreamRow(values, **({"time": None, "key": None, "id": None} | others))
     return repr(row) == repr(expected)  # NaN is not equal to itself
 
 
@@ -85,7 +86,7 @@ GOOD = b'{"ts": 1700000000, "host": "a", "a": 1.5, "b": 2}'
 def test_invalid_record_has_reason_and_does_not_affect_the_next(line, reason):
     good, bad, again = parse(RecordReader(key="host"), GOOD, line, GOOD)
     assert reason in bad
-    assert good == again == ParsedRow([1.5, 2.0], 1700000000.0, "a", None)
+    assert good == again == StreamRow([1.5, 2.0], 1700000000.0, "a", None)
 
 
 def test_unused_fields_may_contain_anything():
@@ -167,7 +168,7 @@ def test_repeated_header_may_reorder_columns():
     lines = [b"t,a,b", b"1,2,3", b"t,a,b", b"b,t,new,a", b"3,1,x,2", b"t,b", b"1,3", b"t,a,b", b"1,2,3"]
     rows = parse(reader, *lines)
     assert [row is None for row in rows] == [line.startswith((b"t", b"b")) for line in lines]
-    assert rows[1] == rows[4] == rows[8] == ParsedRow([2.0, 3.0], 1.0, None, None)
+    assert rows[1] == rows[4] == rows[8] == StreamRow([2.0, 3.0], 1.0, None, None)
     assert rows[6] == "header lacks the column 'a'"
 
 

@@ -11,7 +11,7 @@ from services import START, odd, rows
 from waiting import until
 
 from polyaforest.io.errors import BadInput
-from polyaforest.live import read_notes
+from polyaforest.judge import read_notes
 from polyaforest.service.app import Service
 from polyaforest.service.changes import KINDS, Kind, plan_stream, stored_plan
 from polyaforest.service.config import TABLES, ServerConfig, StreamConfig, parse_config, to_toml
@@ -201,7 +201,7 @@ def check_start(folder, config, kind, cli):
         if one.inbox is not None:
             new = LINES + CSV if one.config.format == "csv" else [*rows(3, N), *rows(3, N + 3, host="web-2")]
             judged = post(service, new)
-            assert all(hasattr(result, "verdict") for result in judged), judged
+            assert all(hasattr(result, "judgement") for result in judged), judged
         known = one.history.position
     with running(folder, config) as service:
         assert service.streams["web"].relearning is None
@@ -235,7 +235,7 @@ def test_reload_does_what_a_start_does(name, past, tmp_path):
         one = relearned(service)
         if one.inbox is not None:
             new = LINES + CSV if one.config.format == "csv" else rows(3, N)
-            assert all(hasattr(result, "verdict") for result in post(service, new))
+            assert all(hasattr(result, "judgement") for result in post(service, new))
         logged = audit(one)
         if KINDS[name] in (Kind.APPLIED, Kind.RELEARNED) and name != "streams":
             assert ("tester", "alerts" if name == "alerts" else "settings") in logged
@@ -306,7 +306,7 @@ def test_stream_without_records_accepts_any_settings(tmp_path):
         pass
     with running(tmp_path, config_of(tmp_path, {**WEB, "columns": ["cpu"]})) as service:
         (result,) = post(service, rows(1))
-        assert result.key == "web-1"
+        assert result.judgement.row.key == "web-1"
         assert len(result.sample.values) == 1
 
 
@@ -314,14 +314,14 @@ def test_false_alarm_rate_of_a_preview_is_applied_to_models(past, tmp_path):
     """The rate changes the threshold of existing models, at once and after a restart."""
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
     with running(tmp_path, config_of(tmp_path, WEB)) as service:
-        before = post(service, rows(1, N))[0].verdict
+        before = post(service, rows(1, N))[0].judgement
         write(tmp_path, changed(tmp_path, "false_alarm_rate", WEB))
         assert service.reload("tester")["applied"] == {"web": {"false_alarm_rate": (0.2, 0.001)}}
-        after = post(service, rows(1, N + 1))[0].verdict
+        after = post(service, rows(1, N + 1))[0].judgement
         assert after.threshold < before.threshold
         assert after.point == "web-1-301"
     with running(tmp_path, changed(tmp_path, "false_alarm_rate", WEB)) as service:
-        assert post(service, rows(1, N + 2))[0].verdict.threshold <= before.threshold
+        assert post(service, rows(1, N + 2))[0].judgement.threshold <= before.threshold
         assert audit(service.streams["web"]) == [("tester", "settings")]
 
 
@@ -388,7 +388,7 @@ def test_relearned_model_equals_one_with_these_settings_from_the_start(past, tmp
     with running(tmp_path / "new", config_of(tmp_path / "new", other)) as service:
         post(service, [*rows(N), *rows(N, host="web-2")])
         wanted = post(service, [*rows(50, N), odd(N + 50)])
-    assert [one.verdict.score for one in found] == [one.verdict.score for one in wanted]
+    assert [one.judgement.score for one in found] == [one.judgement.score for one in wanted]
     assert [one.sample.number for one in found] == [one.sample.number for one in wanted]
 
 

@@ -217,7 +217,7 @@ def test_future_records_are_rejected_with_the_reason(tmp_path):
         assert len(stream.events.find()) == n_events + 1
         assert stream.history.span()[1] <= time.time()
         old = {**odd(1), "time": 0.0, "id": "from 1970"}
-        assert post(stream, [old])[0].key == "web-1"
+        assert post(stream, [old])[0].judgement.row.key == "web-1"
 
 
 def test_max_ahead_is_a_setting(tmp_path):

@@ -418,7 +418,7 @@ def test_incident_removes_its_points(tmp_path):
         stream.call(lambda worker: give(stream, worker, event["id"], "incident", who="me")).result(60)
         assert "web-1-300" not in model(stream)[1]
         again = post(stream, [odd(321, cpu=500.0)])
-        assert again[0].verdict.is_anomaly  # it did not become normal
+        assert again[0].judgement.is_anomaly  # it did not become normal
 
 
 def test_undoing_the_first_feedback_keeps_the_second(tmp_path):
@@ -457,7 +457,7 @@ def test_series_has_bands_and_does_not_flag_known_normals(tmp_path):
         stream.call(lambda worker: give(stream, worker, found[0]["id"], "normal", who="me")).result(60)
         (known,) = stream.call(lambda worker: worker.known).result(60)
         assert (known.key, known.field, known.side) == ("web-1", "cpu", "high")
-        assert not any(result.verdict.is_anomaly for result in post(stream, wave[800:]))
+        assert not any(result.judgement.is_anomaly for result in post(stream, wave[800:]))
         stream.call(lambda worker: worker.known.append(known._replace(bits=1e9))).result(60)
         odder = [{**wave[-1], "time": START + 60.0 * (900 + i), "cpu": 5000.0} for i in range(3)]
         assert "known as normal" in [result.muted for result in post(stream, odder)]

@@ -8,7 +8,7 @@ from list_source import ListSource
 
 from polyaforest import StreamingMPF
 from polyaforest.io.records import RecordReader
-from polyaforest.live import open_store
+from polyaforest.judge import open_store
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.watcher import Cadence, Watcher
 

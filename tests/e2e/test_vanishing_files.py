@@ -18,7 +18,7 @@ from processes import Watches
 from waiting import until
 
 from e2e.test_watch import ROWS, line, n_committed, n_lines, notes_of, written
-from polyaforest.live import read_model, read_notes
+from polyaforest.judge import read_model, read_notes
 
 SMALL = ["--trees", "3", "--window", "30"]
 LINES = [line(i, row).encode() + b"\n" for i, row in enumerate(ROWS.tolist())]

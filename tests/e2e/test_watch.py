@@ -13,7 +13,7 @@ from effort import FULL, PROFILE
 from servers import redis_server
 from waiting import until
 
-from polyaforest.live import read_model, read_notes
+from polyaforest.judge import read_model, read_notes
 
 SMALL = ["--trees", "5", "--window", "50", "--quiet"]
 ROWS = np.random.default_rng(5).normal(size=(600, 2))
@@ -272,7 +272,7 @@ def test_models_of_watch_can_be_inspected_and_used(tmp_path, cli):
         (["score", "-m", model, "--by", "web0", log], "Did you mean 'web-0'?"),
         (["watch", log, "--model", model, "--by", "host", "--trees", "6", "--quarantine", bad], "--trees was 5"),
         (["watch", log, "--model", text, "--quarantine", bad], "--start-from"),
-        (["watch", log, "--start-from", model, "--quarantine", bad], "polyaforest.live"),
+        (["watch", log, "--start-from", model, "--quarantine", bad], "polyaforest.judge"),
     ):
         code, _, error = cli(*arguments)
         assert code == 3

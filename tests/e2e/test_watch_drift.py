@@ -12,7 +12,7 @@ import pytest
 from waiting import until
 
 from polyaforest.drift import DriftMonitor
-from polyaforest.live import read_model, read_notes
+from polyaforest.judge import read_model, read_notes
 
 CHANGE, N = 1800, 2600
 BEGAN = datetime(2026, 3, 1, 14, 2, tzinfo=UTC).timestamp() - CHANGE  # a record every second: the change is at 14:02

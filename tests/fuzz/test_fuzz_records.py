@@ -13,7 +13,7 @@ from list_source import ListSource
 
 from polyaforest import SeriesMPF, StreamingMPF
 from polyaforest.io.records import RecordReader
-from polyaforest.live import open_store, read_model, read_notes
+from polyaforest.judge import open_store, read_model, read_notes
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.watcher import Cadence, Watcher
 

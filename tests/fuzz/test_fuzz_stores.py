@@ -17,7 +17,7 @@ from list_source import ListSource
 
 from polyaforest import ModelFileError, StreamingMPF
 from polyaforest.io.records import RecordReader
-from polyaforest.live import open_store, read_model, read_notes
+from polyaforest.judge import open_store, read_model, read_notes
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.watcher import Watcher
 

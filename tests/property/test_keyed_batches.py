@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Window
 from polyaforest.detectors import loads
-from polyaforest.detectors.sifting import check_follows_streams
-from polyaforest.distributed.keyed import KeyedJudge, KeyedRow, State, Status, default_detector
+from polyaforest.detectors.keyed import check_follows_streams
+from polyaforest.distributed.keyed import KeyedJudge, State, Status, default_detector
+from polyaforest.judge.judgement import StreamRow
 from polyaforest.tables.validation import NamedRows
 
 NEW = State(None, None)
@@ -39,11 +40,11 @@ def run(judge, arrivals, cuts):
 @settings(max_examples=examples(150))
 @given(rows=rows, data=st.data(), kind=st.sampled_from(sorted(TEMPLATES)))
 def test_batches_match_single_process(rows, data, kind):
-    arrivals = [KeyedRow(3 * i, row, 10.0 * i) for i, row in enumerate(rows)]
+    arrivals = [StreamRow(row, 10.0 * i, place=3 * i) for i, row in enumerate(rows)]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     judge = KeyedJudge(["a", "b"], TEMPLATES[kind](), has_times=True)
     state, results = run(judge, arrivals, cuts)
-    assert [result.order for result in results] == [arrival.order for arrival in arrivals]
+    assert [result.order for result in results] == [arrival.place for arrival in arrivals]
     local = TEMPLATES[kind]()
     for arrival, result in zip(arrivals, results, strict=True):
         if result.status is Status.BAD:
@@ -64,7 +65,7 @@ def test_batches_match_single_process(rows, data, kind):
     assert (state.model is None) == (not local.is_fitted)
     if state.model is not None:
         assert state.model == local.to_bytes()
-    assert state.latest == arrivals[-1].order
+    assert state.latest == arrivals[-1].place
 
 
 @settings(max_examples=examples(50))
@@ -75,7 +76,7 @@ def test_batches_match_single_process(rows, data, kind):
 def test_batches_with_categories_match_single_process(rows, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     judge = KeyedJudge(["zone", "a"], TEMPLATES["rows"](), categories=["zone"])
-    arrivals = [judge.arrival(i, [number], [text], 0.0) for i, (number, text) in enumerate(rows)]
+    arrivals = [judge.row(i, [number], [text], 0.0) for i, (number, text) in enumerate(rows)]
     state, results = run(judge, arrivals, cuts)
     local = TEMPLATES["rows"]()
     for result, (number, text) in zip(results, rows, strict=True):
@@ -93,9 +94,15 @@ def test_batches_with_categories_match_single_process(rows, data):
 
 def test_rows_before_last_are_late_and_not_learned():
     judge = KeyedJudge(["a"], made(StreamingMPF, **SMALL))
-    state, _ = judge.judge(NEW, [KeyedRow(5, (1.0,)), KeyedRow(7, (2.0,))])
+    state, _ = judge.judge(NEW, [StreamRow((1.0,), place=5), StreamRow((2.0,), place=7)])
     after, results = judge.judge(
-        state, [KeyedRow(8, (3.0,)), KeyedRow(6, (9.0,)), KeyedRow(7, (9.0,)), KeyedRow(8, (9.0,))]
+        state,
+        [
+            StreamRow((3.0,), place=8),
+            StreamRow((9.0,), place=6),
+            StreamRow((9.0,), place=7),
+            StreamRow((9.0,), place=8),
+        ],
     )
     assert [(result.order, result.status) for result in results] == [
         (6, "late"),
@@ -105,12 +112,12 @@ def test_rows_before_last_are_late_and_not_learned():
     ]
     assert "order 7 came earlier" in results[0].error
     assert loads(after.model).n_seen_ == 3
-    assert judge.judge(state, [KeyedRow(8, (3.0,))])[0] == after  # a repeated task
+    assert judge.judge(state, [StreamRow((3.0,), place=8)])[0] == after  # a repeated task
 
 
 def test_rows_without_order_or_time_are_bad():
     judge = KeyedJudge(["a"], made(StreamingMPF, **SMALL), has_times=True)
-    state, results = judge.judge(NEW, [KeyedRow(None, (1.0,), 0.0), KeyedRow(1, (1.0,), np.nan)])
+    state, results = judge.judge(NEW, [judge.row(None, [1.0], [], 0.0), judge.row(1, [1.0], [], np.nan)])
     assert [(result.status, result.error) for result in results] == [
         ("bad", "order is missing"),
         ("bad", "time is missing"),
@@ -139,8 +146,10 @@ def test_failing_detector_loses_only_the_row(monkeypatch):
     monkeypatch.setattr("polyaforest.distributed.keyed.loads", lambda block: deepcopy(saved[block]))
     monkeypatch.setattr(Faulty, "to_bytes", to_bytes)
     judge = KeyedJudge(["a"], Faulty(n_estimators=3, window=12, random_state=0))
-    state, _ = judge.judge(NEW, [KeyedRow(i, (float(i),)) for i in range(3)])
-    state, results = judge.judge(state, [KeyedRow(3, (3.0,)), KeyedRow(4, (101.0,)), KeyedRow(5, (4.0,))])
+    state, _ = judge.judge(NEW, [StreamRow((float(i),), place=i) for i in range(3)])
+    state, results = judge.judge(
+        state, [StreamRow((3.0,), place=3), StreamRow((101.0,), place=4), StreamRow((4.0,), place=5)]
+    )
     assert [result.status for result in results] == ["judged", "bad", "judged"]
     assert results[1].error == "RuntimeError: out of order"
     wanted = StreamingMPF(n_estimators=3, window=12, random_state=0)

@@ -7,8 +7,9 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyaforest.io.records import LONGEST_LINE, ParsedRow, Record, RecordReader
+from polyaforest.io.records import LONGEST_LINE, Record, RecordReader
 from polyaforest.io.sources._lines import Lines
+from polyaforest.judge.judgement import StreamRow
 
 NAMES = st.sampled_from(["a", "b", "a.b", "ts", "host", "é", ""])
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70) | st.booleans()
@@ -44,7 +45,7 @@ def test_any_record_gives_row_or_reason_and_restart_changes_nothing(options, dat
         inferred = reader.names, reader.time, reader.format
         result = reader.parse(Record(str(place), data))
         assert repr(other.parse(Record(str(place), data))) == repr(result)
-        if isinstance(result, ParsedRow):
+        if isinstance(result, StreamRow):
             assert len(result.values) == len(reader.names) > 0
             assert not any(map(math.isinf, result.values))
             assert all(type(value) is float for value in result.values)
@@ -61,7 +62,7 @@ def test_any_record_gives_row_or_reason_and_restart_changes_nothing(options, dat
 @given(st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters="."), min_size=1), NUMBERS, min_size=1))
 def test_numbers_survive_round_trip(fields):
     row = RecordReader(columns=list(fields)).parse(Record("1", json.dumps(fields).encode()))
-    assert isinstance(row, ParsedRow), row
+    assert isinstance(row, StreamRow), row
     assert row.values == [float(value) for value in fields.values()]
 
 

@@ -11,7 +11,7 @@ from golden.make import RECORDS, STORES, answers, watch
 
 import polyaforest
 from polyaforest.detectors import loads
-from polyaforest.live import read_model, read_notes
+from polyaforest.judge import read_model, read_notes
 
 KEPT = sorted((Path(__file__).parents[1] / "golden").glob("*.models"))
 BLOCKS = sorted((Path(__file__).parents[1] / "golden").glob("*.block"))

@@ -87,7 +87,7 @@ def _forget_rows(path: str, out: str, wanted: Sequence[str], missing_ok: bool) -
 
 def _forget_in_store(path: str, wanted: Sequence[str], partitions: Sequence[str], missing_ok: bool) -> None:
     """Delete rows, or the models of partitions if `wanted` is empty, from a model store in one transaction."""
-    from polyaforest.live import open_store, read_damaged
+    from polyaforest.judge import open_store, read_damaged
 
     with open_store(path, _no_new_model, notify=options.echo) as store:
         aside = read_damaged(path)
@@ -119,7 +119,7 @@ def _find_in_store(
 ) -> tuple[dict[str, list[int | str]], list[str], dict[str, str]]:
     """Return the keys of the wanted rows by partition, ids without rows, and damaged models."""
     from polyaforest import ModelFileError
-    from polyaforest.live import read_model
+    from polyaforest.judge import read_model
 
     held: dict[str, list[int | str]] = {}
     damaged: dict[str, str] = {}

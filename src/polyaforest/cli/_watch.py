@@ -19,7 +19,7 @@ from polyaforest.cli._screen import CLEAR_LINE
 from polyaforest.util.durations import parse_duration
 
 if TYPE_CHECKING:
-    from polyaforest.live import Detector
+    from polyaforest.judge.models import Detector
     from polyaforest.live.watcher import Watcher
 
 _CALENDAR = ["time of day", "day of week"]
@@ -274,7 +274,7 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
 
     from polyaforest.io.records import RecordReader
     from polyaforest.io.sources import canonical_name, open_source
-    from polyaforest.live import open_store
+    from polyaforest.judge import open_store
     from polyaforest.live.outputs import FileLines, PipeLines
     from polyaforest.live.watcher import Cadence, Watcher
     from polyaforest.storage.model_store import NotAStoreError
@@ -373,7 +373,7 @@ def _template(given: dict[str, Any]) -> Detector:
     """Return the model that every key starts from a copy of."""
     from polyaforest import SeriesMPF, StreamingMPF, load
     from polyaforest.io.errors import BadInput
-    from polyaforest.live import new_detector
+    from polyaforest.judge.models import new_detector
 
     if given["start_from"] is not None:
         first = load(given["start_from"])

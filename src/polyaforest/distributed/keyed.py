@@ -6,23 +6,19 @@ batches, and a retried task returns the same results.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from enum import StrEnum
 from math import isnan, nan
-from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-import numpy as np
+from polyaforest.detectors import StreamingMPF, loads
+from polyaforest.judge.judge import Judge
+from polyaforest.judge.judgement import Judgement, RowLayout, StreamRow, score
+from polyaforest.judge.models import Detector, Entry
+from polyaforest.tables.categories import code_of
 
-from polyaforest.detectors import SeriesMPF, StreamingMPF, loads
-from polyaforest.detectors.sifting import progress, sift, why_unusable, words_of
-from polyaforest.tables.categories import Categories, code_of
-from polyaforest.tables.validation import NamedRows
-
-__all__ = ["KeyedJudge", "KeyedResult", "KeyedRow", "State", "Status", "default_detector"]
-
-Detector: TypeAlias = StreamingMPF | SeriesMPF
+__all__ = ["KeyedJudge", "KeyedResult", "State", "Status", "default_detector"]
 
 
 class Status(StrEnum):
@@ -33,15 +29,6 @@ class Status(StrEnum):
     LATE = "late"  # follows a row of its key with the same or a higher order; not scored, not learned
     SILENT = "silent"  # no row of the key for the duration `silence`
     FORGOTTEN = "forgotten"  # no row of the key for the duration `forget_after`; its detector was dropped
-
-
-class KeyedRow(NamedTuple):
-    """A row of a key."""
-
-    order: int | None
-    values: tuple[float, ...]  # NaN if missing; codes of categories
-    time: float | None = None  # NaN if missing; None if rows have no times
-    texts: Mapping[float, str] = MappingProxyType({})  # categories by their codes
 
 
 class KeyedResult(NamedTuple):
@@ -94,8 +81,8 @@ class KeyedJudge:
         explain: bool = True,
         categories: Sequence[str] = (),
     ) -> None:
-        self.columns, self.has_times, self.explain = list(columns), has_times, explain
-        self._coded = tuple(k for k, name in enumerate(self.columns) if name in categories)
+        coded = tuple(k for k, name in enumerate(columns) if name in categories)
+        self.layout, self.explain = RowLayout(list(columns), coded, has_times), explain
         self._template = template.to_bytes() if template.is_fitted else template  # the smaller: it is sent to all tasks
 
     def restored(self, state: State) -> Detector:
@@ -103,97 +90,105 @@ class KeyedJudge:
         model = self._template if state.model is None else state.model
         return loads(model) if isinstance(model, bytes) else deepcopy(model)
 
-    def arrival(
+    def row(
         self, order: int | None, numbers: Iterable[float | None], texts: Iterable[str | None], time: float | None
-    ) -> KeyedRow:
-        """Return a row, given its numbers and its categories, each in column order."""
+    ) -> StreamRow | None:
+        """Return a row, given its numbers and its categories, each in column order; None if its order is missing."""
+        if order is None:
+            return None
         values = [nan if number is None else number for number in numbers]
         known: dict[float, str] = {}
-        for k, text in zip(self._coded, texts, strict=True):
+        for k, text in zip(self.layout.coded, texts, strict=True):
             values.insert(k, nan if text is None else code_of(text))
             if text is not None:
                 known[values[k]] = text
-        return KeyedRow(order, tuple(values), time if self.has_times else None, known)
+        return StreamRow(values, time if self.layout.has_times else None, texts=known, place=order)
 
-    def rows(self, arrivals: Sequence[KeyedRow]) -> NamedRows:
-        """Return rows in the form that detectors accept."""
-        values = np.array([arrival.values for arrival in arrivals], np.float64)
-        if not self._coded:
-            return NamedRows(values, self.columns)
-        texts = {code: text for arrival in arrivals for code, text in arrival.texts.items()}
-        return NamedRows(values, self.columns, Categories(self._coded, len(self.columns), texts))
+    def judge(self, state: State, rows: Iterable[StreamRow | None]) -> tuple[State, list[KeyedResult]]:
+        """Score and learn the rows of a batch in order; return the new state and one result per row.
 
-    def judge(self, state: State, arrivals: Iterable[KeyedRow]) -> tuple[State, list[KeyedResult]]:
-        """Score and learn the rows of a batch in order; return the new state and one result per row."""
-        batch = _Batch(self, state)
-        results = list(batch.run(arrivals))
-        return batch.state, results
+        The place of a row is its order in the stream; None is a row whose order is missing.
+        """
+        model = _KeyModel(self, state)
+        batch = _Batch(self, model)
+        latest, results = state.latest, list[KeyedResult]()
+        timely: list[StreamRow] = []
+        for row in sorted(rows, key=lambda row: (row is not None, row.place if row is not None else 0)):
+            if row is None:
+                results.append(KeyedResult(None, Status.BAD, error="order is missing"))
+            elif latest is not None and row.place <= latest:
+                results.append(KeyedResult(row.place, Status.LATE, error=f"a row of order {latest} came earlier"))
+            elif row.time is not None and isnan(row.time):
+                results.append(KeyedResult(row.place, Status.BAD, error="time is missing"))
+            else:
+                timely.append(row)
+                latest = row.place
+        judged = batch.judge(timely, self.layout)
+        bad = {place: KeyedResult(place, Status.BAD, error=reason) for place, reason in judged.rejected.items()}
+        results += [result for _, result in sorted((judged.results | bad).items())]
+        detector = model[""].detector
+        return State(detector.to_bytes() if detector.is_fitted else None, latest), results
 
 
-class _Batch:
-    """One batch of a key."""
+class _KeyModel:
+    """The detector of a key during a batch; a failure restores it as of the row before."""
 
     def __init__(self, judge: KeyedJudge, state: State) -> None:
-        self._judge, self._before = judge, state
-        self._detector, self._latest = judge.restored(state), state.latest
-        self._results: dict[int, KeyedResult] = {}  # by order
-        self._is_first = True  # whether the detector still equals the saved state
+        self._judge, self._state = judge, state
+        self._entry = Entry(judge.restored(state))
+        self.is_saved = True  # whether the detector still equals the saved state
+        self._backup: Detector | None = None
 
-    def run(self, arrivals: Iterable[KeyedRow]) -> Iterator[KeyedResult]:
-        """Score and learn rows; yield results."""
-        timely: list[KeyedRow] = []
-        for arrival in sorted(arrivals, key=lambda one: (one.order is not None, one.order or 0)):
-            if arrival.order is None:
-                yield KeyedResult(None, Status.BAD, error="order is missing")
-            elif self._latest is not None and arrival.order <= self._latest:
-                yield KeyedResult(arrival.order, Status.LATE, error=f"a row of order {self._latest} came earlier")
-            elif arrival.time is not None and isnan(arrival.time):
-                yield KeyedResult(arrival.order, Status.BAD, error="time is missing")
-            else:
-                timely.append(arrival)
-                self._latest = arrival.order
-        for arrival, reason in sift(timely, lambda arrival: why_unusable(arrival.values), self._refusal):
-            self._results[arrival.order] = KeyedResult(arrival.order, Status.BAD, error=reason)  # type: ignore[index]
-        for arrival in timely:
-            yield self._results[arrival.order]  # type: ignore[index]
+    def __len__(self) -> int:
+        return 1
 
-    @property
-    def state(self) -> State:
-        """The state after the rows."""
-        return State(self._detector.to_bytes() if self._detector.is_fitted else None, self._latest)
+    def __getitem__(self, key: str) -> Entry:
+        return self._entry
 
-    def _refusal(self, arrivals: list[KeyedRow]) -> str | None:
-        """Score and learn rows together; if that fails, restore the detector and return the reason."""
-        backup = None if self._is_first else deepcopy(self._detector)
-        before = progress(self._detector)
-        try:
-            self._judge_together(arrivals)
-        except (OSError, MemoryError):  # not caused by the rows: the engine retries
-            raise
-        except Exception as problem:
-            if progress(self._detector) != before:
-                self._detector = self._judge.restored(self._before) if backup is None else backup
-            self._is_first = backup is None
-            return words_of(problem)
-        self._is_first = False
-        return None
+    def keep(self) -> None:
+        """Keep a copy to restore, unless the saved state is one."""
+        self._backup = None if self.is_saved else deepcopy(self._entry.detector)
 
-    def _judge_together(self, arrivals: list[KeyedRow]) -> None:
-        rows = self._judge.rows(arrivals)
-        times = np.array([arrival.time for arrival in arrivals], np.float64) if self._judge.has_times else None
-        is_first, explain = self._is_first, self._judge.explain
-        detected = self._detector.detect_then_learn(rows, times=times, explain=explain and not is_first)
-        if explain and is_first and detected.is_anomaly.any():  # rare: cheaper to score again than always to explain
-            self._detector = self._judge.restored(self._before)
-            detected = self._detector.detect_then_learn(rows, times=times, explain=True)
-        facts = zip(detected.scores.tolist(), detected.p_values.tolist(), detected.is_anomaly.tolist(), strict=True)
-        for i, (arrival, (score, p_value, is_anomaly)) in enumerate(zip(arrivals, facts, strict=True)):
-            why = detected.explanations.get(i)
-            self._results[arrival.order] = KeyedResult(  # type: ignore[index]
-                arrival.order,
-                Status.JUDGED,
-                None if isnan(score) else score,
-                None if isnan(p_value) else p_value,
-                is_anomaly,
-                None if why is None else why.to_json(),
-            )
+    def revert(self, key: str) -> None:
+        """Restore the detector."""
+        self.is_saved = self._backup is None
+        self._entry.detector = self._judge.restored(self._state) if self._backup is None else self._backup
+
+    def delete(self, key: str) -> None:
+        """Restore the detector."""
+        self.revert(key)
+
+
+class _Batch(Judge[KeyedResult]):
+    """One batch of a key."""
+
+    def __init__(self, judge: KeyedJudge, model: _KeyModel) -> None:
+        super().__init__(model)
+        self._model, self._explain = model, judge.explain
+
+    def score(self, entry: Entry, rows: Sequence[StreamRow], layout: RowLayout, *, learn: bool) -> list[Judgement]:
+        """Score rows together; explain those of the saved state only if any is flagged, since that is rare."""
+        self._model.keep()
+        is_first = self._model.is_saved
+        judgements = score(entry.detector, rows, layout, learn=learn, explain=self._explain and not is_first)
+        if self._explain and is_first and any(judgement.is_anomaly for judgement in judgements):
+            self._model.revert("")
+            judgements = score(entry.detector, rows, layout, learn=learn)
+        self._model.is_saved = False
+        return judgements
+
+    def recover(self, key: str, problem: str, *, of_one: bool) -> str:
+        """Restore the detector: a failure loses only its row."""
+        self._model.revert(key)
+        return problem
+
+    def describe(self, entry: Entry, judgements: list[Judgement]) -> list[KeyedResult]:
+        """Return the results of judged rows."""
+        return [_result(judgement) for judgement in judgements]
+
+
+def _result(judgement: Judgement) -> KeyedResult:
+    """Return the result of a judged row."""
+    score, p_value = (None if isnan(number) else number for number in (judgement.score, judgement.p_value))
+    reasons = None if judgement.explanation is None else judgement.explanation.to_json()
+    return KeyedResult(judgement.row.place, Status.JUDGED, score, p_value, judgement.is_anomaly, reasons)

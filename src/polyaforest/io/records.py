@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, Self
 from polyaforest.io._conventions import MISSING, NO_CATEGORY, TRUTH, UTF8_BOM, column_names, looks_like_time, seconds
 from polyaforest.io.errors import in_words
 from polyaforest.io.json_values import flattened, parse_object
-from polyaforest.tables.categories import Categories, Texts, canonical, code_of
+from polyaforest.judge.judgement import RowLayout, StreamRow
+from polyaforest.tables.categories import canonical, code_of
 
-__all__ = ["LONGEST_KEY", "LONGEST_LINE", "ParsedRow", "Record", "RecordReader"]
+__all__ = ["LONGEST_KEY", "LONGEST_LINE", "Record", "RecordReader"]
 
 LONGEST_LINE = 1 << 20  # bytes
 LONGEST_KEY = 4096  # characters of a key or id, which programs send in URLs
@@ -45,19 +46,6 @@ class Record(NamedTuple):
         return str({name: _text(value) if isinstance(value, bytes) else value for name, value in self.data.items()})[
             :1000
         ]
-
-
-class ParsedRow(NamedTuple):
-    """A record as numbers, NaN for missing fields; its time in seconds since 1970, its key and id if configured.
-
-    Categories are codes; `texts` maps them to text.
-    """
-
-    values: list[float]
-    time: float | None
-    key: str | None
-    id: str | None
-    texts: Texts = {}  # noqa: RUF012 -- never written to
 
 
 class _BadRecordError(ValueError):
@@ -99,7 +87,7 @@ class RecordReader:
     --------
     >>> reader = RecordReader()
     >>> reader.parse(Record("1", b'{"ts": "1970-01-01T00:01:00Z", "host": "a", "cpu": {"user": 7, "idle": 93}}'))
-    ParsedRow(values=[7.0, 93.0], time=60.0, key=None, id=None, texts={})
+    StreamRow(values=[7.0, 93.0], time=60.0, key=None, id=None, texts={}, place=0, position='')
     >>> reader.names
     ['cpu.user', 'cpu.idle']
     >>> reader.parse(Record("2", b'{"ts": 61, "cpu": {"user": "high"}}'))
@@ -129,7 +117,7 @@ class RecordReader:
         self._delimiter = ","
         self._prepare()
 
-    def parse(self, record: Record) -> ParsedRow | str | None:
+    def parse(self, record: Record) -> StreamRow | str | None:
         """Return the row of a record, or why it is invalid; None for a header or a blank line."""
         data = record.data
         try:
@@ -186,7 +174,7 @@ class RecordReader:
 
     # Rows
 
-    def _row(self, fields: Mapping[str, Any], of_text: bool) -> ParsedRow:
+    def _row(self, fields: Mapping[str, Any], of_text: bool) -> StreamRow:
         """Return the row of a record's fields; with `of_text`, parse numbers in text."""
         try:
             values = self._values_of(fields)
@@ -197,7 +185,7 @@ class RecordReader:
             text = _category(name, _found(fields, name))
             numbers.insert(k, math.nan if text is None else code_of(text))
             texts |= {} if text is None else {numbers[k]: text}
-        return ParsedRow(
+        return StreamRow(
             numbers,
             None if self.time is None else _moment(self.time, _found(fields, self.time)),
             None if self.key is None else _label(self.key, _found(fields, self.key), needed=True),
@@ -205,12 +193,10 @@ class RecordReader:
             texts,
         )
 
-    def encoding(self, rows: Sequence[ParsedRow]) -> Categories | None:
-        """Return which columns of rows are categories, and their texts; None if there are no categories."""
-        if not self._coded:
-            return None
-        texts = {code: text for row in rows for code, text in row.texts.items()}
-        return Categories(tuple(k for k, _ in self._coded), len(self.names), texts)
+    @property
+    def layout(self) -> RowLayout:
+        """The columns of rows, once known."""
+        return RowLayout(self.names, tuple(k for k, _ in self._coded), self.time is not None)
 
     def _numbers(self, values: Sequence[Any], of_text: bool) -> list[float]:
         """Convert values to numbers: all at once if possible, else one by one."""
@@ -223,7 +209,7 @@ class RecordReader:
                 return numbers
         return [_number(name, value, of_text) for name, value in zip(self._numeric, values, strict=True)]
 
-    def _first_row(self, fields: Mapping[str, Any], of_text: bool, format: str) -> ParsedRow:
+    def _first_row(self, fields: Mapping[str, Any], of_text: bool, format: str) -> StreamRow:
         """Return the row of a record's fields; the first valid record determines what is not configured."""
         if self._is_inferred:
             return self._row(fields, of_text)
@@ -259,7 +245,7 @@ class RecordReader:
         self.skipped = {name: "not selected" if kind == "a number" else kind for name, kind in others.items()}
         self._prepare()
 
-    def _of_fields(self, fields: dict[str, Any]) -> ParsedRow:
+    def _of_fields(self, fields: dict[str, Any]) -> StreamRow:
         """Return the row of parsed fields; a single field that contains a JSON object is parsed as that object."""
         texts = {name: _text(value) if isinstance(value, bytes) else value for name, value in fields.items()}
         if len(texts) == 1:
@@ -270,7 +256,7 @@ class RecordReader:
 
     # Lines
 
-    def _of_line(self, line: bytes) -> ParsedRow | None:
+    def _of_line(self, line: bytes) -> StreamRow | None:
         """Return the row of a line; None for a header or a blank line."""
         if self.format == "csv":
             return self._of_csv(line)
@@ -281,7 +267,7 @@ class RecordReader:
             return self._first_row(_json_object(line), self._named, "jsonl") if line else None
         return self._of_csv(line)
 
-    def _of_csv(self, line: bytes) -> ParsedRow | None:
+    def _of_csv(self, line: bytes) -> StreamRow | None:
         """Return the row of a CSV line; None for a header or a blank line."""
         text = _decoded(line.removeprefix(UTF8_BOM)).rstrip("\r")
         if not text or text.isspace():
@@ -299,7 +285,7 @@ class RecordReader:
                 self._first_of_csv(text)  # the first line may not have been a header
             raise
 
-    def _of_cells(self, cells: list[str]) -> ParsedRow:
+    def _of_cells(self, cells: list[str]) -> StreamRow:
         """Return the row of cells in the order of the header."""
         if self._gone:
             raise _BadRecordError(f"header lacks the column {in_words(self._gone)}")
@@ -311,7 +297,7 @@ class RecordReader:
             fields = {name: cell if name in texts else _with_point(cell) for name, cell in fields.items()}
         return self._first_row(fields, True, "csv")
 
-    def _first_of_csv(self, text: str) -> ParsedRow | None:
+    def _first_of_csv(self, text: str) -> StreamRow | None:
         """Use a line as the header; a line of numbers is a row of a file without a header."""
         delimiter = max(_DELIMITERS, key=text.count)
         cells = _cells(text, delimiter)

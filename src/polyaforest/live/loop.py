@@ -9,17 +9,18 @@ each record is learned once, and its result is written once.
 from __future__ import annotations
 
 import time as clock
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any
 
 from polyaforest.io import file_identity
-from polyaforest.io.records import ParsedRow, Record, RecordReader
+from polyaforest.io.errors import in_words
+from polyaforest.io.records import Record, RecordReader
 from polyaforest.io.sources import Position, Source
-from polyaforest.live import Entry, Store
-from polyaforest.live.judge import Judge, Judged, Piece, Result, whole_piece
-from polyaforest.live.verdicts import Arrival, Verdict
+from polyaforest.judge.judge import Judge, Judged, Result
+from polyaforest.judge.judgement import StreamRow
+from polyaforest.judge.models import Store
 from polyaforest.storage.model_store import reporting_invalid_notes
 from polyaforest.util import schema
 
@@ -96,8 +97,8 @@ def check_notes(notes: Mapping[str, Any], name: str) -> None:
         _NOTES(notes, "")
 
 
-class Loop(ABC, Generic[Result]):
-    """Score the records of a source, each with the model of its key; subclasses write the results.
+class Loop(Judge[Result]):
+    """Judge the records of a source; subclasses write the results.
 
     Parameters
     ----------
@@ -117,8 +118,6 @@ class Loop(ABC, Generic[Result]):
         Takes messages for the user.
     """
 
-    _ROWS_OPTION = "--rows"  # with which the user asks for independent records
-
     def __init__(
         self,
         source: Source,
@@ -132,19 +131,9 @@ class Loop(ABC, Generic[Result]):
         cadence: Cadence | None = None,
         notify: Callable[[str], None] = lambda message: None,
     ) -> None:
-        self.source, self.store = source, store
-        self._where, self._settings, self._notify = where, settings or {}, notify
-        self._judge: Judge[Result] = Judge(
-            reader,
-            store,
-            self._describe,
-            self._plan,
-            finds_series=finds_series,
-            drift=drift,
-            rows_option=self._ROWS_OPTION,
-            check=self._check,
-            notify=notify,
-        )
+        super().__init__(store, finds_series=finds_series, drift=drift, notify=notify)
+        self.source, self.reader, self.store = source, reader, store
+        self._where, self._settings = where, settings or {}
         self._cadence = cadence or Cadence()
         self.counts = StreamCounts()
         self.resumed_from: dict[str, Any] = {}  # the notes of the previous run
@@ -152,19 +141,10 @@ class Loop(ABC, Generic[Result]):
         self._uncommitted = 0  # records since the last commit
         self._committed_at = clock.monotonic()
 
-    @property
-    def reader(self) -> RecordReader:
-        """The parser of records."""
-        return self._judge.reader
-
     # ---- for subclasses ----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _describe(self, entry: Entry, arrivals: list[Arrival], verdicts: list[Verdict]) -> Sequence[Result]:
-        """Return a result for each record of a key; may change the notes of the entry."""
-
-    @abstractmethod
-    def _write(self, judged: Judged[Result]) -> None:
+    def _write(self, records: Sequence[Record], judged: Judged[Result]) -> None:
         """Write the results of a batch."""
 
     @abstractmethod
@@ -175,12 +155,8 @@ class Loop(ABC, Generic[Result]):
     def _rewind(self, notes: dict[str, Any]) -> None:
         """Rewind the outputs to the marks in the notes of a commit."""
 
-    def _plan(self, entry: Entry, arrivals: Sequence[Arrival]) -> Piece:
-        """Return how many of the next records of a key to score together."""
-        return whole_piece(entry, arrivals)
-
-    def _check(self, record: Record, row: ParsedRow) -> str | None:
-        """Return why a record is invalid, or None."""
+    def _why_invalid(self, row: StreamRow) -> str | None:
+        """Return why a parsed record is invalid, or None."""
         return None
 
     @property
@@ -206,7 +182,7 @@ class Loop(ABC, Generic[Result]):
         check_notes(notes, self.store.name)
         with reporting_invalid_notes(self.store.name):
             self.counts = StreamCounts(**notes["counts"])
-            self._judge.reader = RecordReader.of_state(notes["reader"])
+            self.reader = RecordReader.of_state(notes["reader"])
             is_same = notes["where"] == self._where and notes["position"] is not None
             if is_same and (self.source.can_replay or skip_seen):
                 self.source.seek(notes["position"])
@@ -230,10 +206,9 @@ class Loop(ABC, Generic[Result]):
                 self._end()
                 break
             if records:
-                judged = self._judge(records)
+                judged = self._judge_records(records)
                 self._uncommitted += len(records)
-                self._count(judged)
-                self._write(judged)
+                self._write(records, judged)
             is_time = clock.monotonic() - self._committed_at >= self._cadence.seconds
             due = 1 if is_time else self._cadence.records
             if self.store.is_due or self._uncommitted >= due:
@@ -271,12 +246,47 @@ class Loop(ABC, Generic[Result]):
         while self.source.notices:
             self._notify(self.source.notices.pop(0))
 
-    def _count(self, judged: Judged[Result]) -> None:
+    def _judge_records(self, records: Sequence[Record]) -> Judged[Result]:
+        """Parse, score, learn and count records; reject invalid ones with a reason."""
+        rows, invalid = self._parse(records)
+        judged = self.judge(rows, self.reader.layout)
+        judged.rejected |= invalid
+        self._count(len(rows) + len(invalid), judged)
+        return judged
+
+    def _parse(self, records: Sequence[Record]) -> tuple[list[StreamRow], dict[int, str]]:
+        """Return the rows of valid records, and why others are invalid; skip headers and blank lines."""
+        rows: list[StreamRow] = []
+        invalid: dict[int, str] = {}
+        has_columns = bool(self.reader.names)
+        for place, record in enumerate(records):
+            row: StreamRow | str | None = self.reader.parse(record)
+            if isinstance(row, StreamRow):
+                row = row._replace(place=place, position=record.position)
+                row = self._why_invalid(row) or row
+            if isinstance(row, str):
+                invalid[place] = row
+            elif row is not None:
+                rows.append(row)
+        if not has_columns:
+            self._report_empty_fields()
+        return rows, invalid
+
+    def _report_empty_fields(self) -> None:
+        """Report fields that are empty in the first record: they may be numbers."""
+        empty = [name for name, reason in self.reader.skipped.items() if reason == "empty"]
+        if self.reader.names and empty:
+            self._notify(
+                f"{in_words(empty)} has no value in the first record, so it is ignored: to use it, list all --columns"
+            )
+
+    def _count(self, n_records: int, judged: Judged[Result]) -> None:
         """Count records; warn if all of the first are bad, most likely because of a wrong column."""
-        counts, bad = self.counts, judged.bad
-        counts.records += judged.n_records
+        counts, rejected = self.counts, judged.rejected
+        counts.records += n_records
         counts.anomalies += judged.n_anomalies
-        counts.bad += len(bad)
-        if bad and not self._has_warned and counts.bad == counts.records >= _SUSPICIOUS:
+        counts.bad += len(rejected)
+        if rejected and not self._has_warned and counts.bad == counts.records >= _SUSPICIOUS:
             self._has_warned = True
-            self._notify(f"all of the first {counts.records:,} records are bad; the last one: {bad[-1].reason}")
+            reason = rejected[max(rejected)]
+            self._notify(f"all of the first {counts.records:,} records are bad; the last one: {reason}")

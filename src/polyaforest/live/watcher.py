@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from polyaforest.io.records import RecordReader
+import orjson
+
+from polyaforest.io.json_values import to_json
+from polyaforest.io.records import Record, RecordReader
 from polyaforest.io.sources import Source
-from polyaforest.live import Entry, Store
-from polyaforest.live.judge import Judged
+from polyaforest.judge.describe import close_event, describe_changes, describe_judgement, track_event
+from polyaforest.judge.judge import Judged
+from polyaforest.judge.judgement import Judgement
+from polyaforest.judge.models import Entry, Store
 from polyaforest.live.loop import Cadence, Loop, StreamCounts
 from polyaforest.live.outputs import Lines
-from polyaforest.live.verdicts import (
-    Arrival,
-    Verdict,
-    as_lines,
-    close_event,
-    describe_bad,
-    describe_changes,
-    describe_verdict,
-    track_event,
-)
 
 __all__ = ["Cadence", "StreamCounts", "Watcher"]
 
@@ -86,21 +81,20 @@ class Watcher(Loop[bytes]):
         for part in (self.source, self.out, self.quarantine):
             part.close()
 
-    def _describe(self, entry: Entry, arrivals: list[Arrival], verdicts: list[Verdict]) -> Sequence[bytes]:
+    def describe(self, entry: Entry, judgements: list[Judgement]) -> Sequence[bytes]:
         """Return the lines for each record: its verdict or its events, and changes noticed with it."""
-        return [
-            as_lines([*self._lines_of(entry, arrival, verdict), *describe_changes(arrival, verdict)])
-            for arrival, verdict in zip(arrivals, verdicts, strict=True)
-        ]
+        return [_as_lines([*self._facts(entry, one), *describe_changes(one)]) for one in judgements]
 
-    def _lines_of(self, entry: Entry, arrival: Arrival, verdict: Verdict) -> list[dict[str, Any]]:
+    def _facts(self, entry: Entry, judgement: Judgement) -> list[dict[str, Any]]:
         if self._writes_events:
-            return track_event(entry, arrival, verdict)
-        return [describe_verdict(arrival, verdict)] if verdict.is_anomaly or not self._only_anomalies else []
+            return track_event(entry, judgement)
+        return [describe_judgement(judgement)] if judgement.is_anomaly or not self._only_anomalies else []
 
-    def _write(self, judged: Judged[bytes]) -> None:
+    def _write(self, records: Sequence[Record], judged: Judged[bytes]) -> None:
         """Write lines in the order of the records."""
-        self.quarantine.write(as_lines(map(describe_bad, judged.bad)))
+        rejected = ((records[place], reason) for place, reason in sorted(judged.rejected.items()))
+        facts = ({"position": one.position, "reason": reason, "record": one.text} for one, reason in rejected)
+        self.quarantine.write(_as_lines(facts))
         self.out.write(b"".join(judged.results[place] for place in sorted(judged.results)))
 
     def _marks(self) -> dict[str, Any]:
@@ -125,8 +119,13 @@ class Watcher(Loop[bytes]):
         """Write the open events when the source ends."""
         for key in self.store.keys if self._writes_events else ():
             try:
-                self.out.write(as_lines(close_event(key, self.store[key])))
+                self.out.write(_as_lines(close_event(key, self.store[key])))
             except (OSError, MemoryError):
                 raise
             except Exception as problem:  # still write the events of other keys
-                self._judge.recover(key, f"{type(problem).__name__}: {problem}", of_one=False)
+                self.recover(key, f"{type(problem).__name__}: {problem}", of_one=False)
+
+
+def _as_lines(facts: Iterable[dict[str, Any]]) -> bytes:
+    """Encode objects as lines of JSON."""
+    return b"".join(to_json(fact, orjson.OPT_APPEND_NEWLINE) for fact in facts)

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from polyaforest.io.errors import in_words
 from polyaforest.io.records import RecordReader
 from polyaforest.io.sources.prometheus import TIME
-from polyaforest.live import read_notes
+from polyaforest.judge import read_notes
 from polyaforest.live.loop import check_notes
 from polyaforest.service.config import ServerConfig, StreamConfig
 from polyaforest.service.database import check_history

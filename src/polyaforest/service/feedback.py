@@ -19,7 +19,7 @@ import orjson
 from polyaforest.detectors import SeriesMPF, StreamingMPF, loads
 from polyaforest.forest.point_store import keys_named
 from polyaforest.io.json_values import to_json
-from polyaforest.live import Detector, Entry, with_rate
+from polyaforest.judge.models import Detector, Entry, with_rate
 from polyaforest.service.audit import log
 from polyaforest.service.blocks import FLAGGED, NOT_LEARNED, Block
 from polyaforest.service.gates import KnownNormal

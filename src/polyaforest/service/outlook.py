@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from polyaforest.detectors import SeriesMPF
+from polyaforest.judge.models import Detector, Entry
 from polyaforest.kernels.arrays import Array
-from polyaforest.live import Detector, Entry
 from polyaforest.service.blocks import Band
 from polyaforest.util import schema
 

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from polyaforest.io.records import LONGEST_KEY
-from polyaforest.live.verdicts import bits_by_feature
+from polyaforest.judge.describe import bits_by_feature
 from polyaforest.series import EventTracker
 from polyaforest.service.blocks import FLAGGED, Block
 from polyaforest.service.changes import KINDS, Kind

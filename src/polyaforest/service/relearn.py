@@ -19,7 +19,7 @@ import numpy as np
 from polyaforest.forest.calibration import n_to_calibrate
 from polyaforest.forest.point_store import distinct_keys
 from polyaforest.io.records import RecordReader
-from polyaforest.live import Detector, Entry, open_store
+from polyaforest.judge.models import Detector, Entry, open_store
 from polyaforest.service.blocks import NOT_LEARNED, Block
 from polyaforest.service.config import StreamConfig
 from polyaforest.service.database import Database

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from polyaforest.forest.thresholds import Detections
-from polyaforest.live import Detector
-from polyaforest.live.series import decide, n_until_decision
+from polyaforest.judge.models import Detector
+from polyaforest.judge.series import decide, n_until_decision
 from polyaforest.service.blocks import Block
 from polyaforest.tables.validation import NamedRows
 

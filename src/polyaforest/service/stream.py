@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 
 from polyaforest.detectors import SeriesMPF
 from polyaforest.io.errors import BadInput
+from polyaforest.io.records import Record
 from polyaforest.io.sources import Source, canonical_name, open_source
-from polyaforest.live import Detector, Entry, new_detector, open_store, with_rate
-from polyaforest.live.judge import Judged
+from polyaforest.judge.judge import Judged
+from polyaforest.judge.models import Detector, Entry, new_detector, open_store, with_rate
 from polyaforest.service.alerts import Destination, Outbox
 from polyaforest.service.audit import log
 from polyaforest.service.blocks import FLAGGED, ScoredRecord
@@ -491,7 +492,7 @@ class ServedStream:
 
     # ---- results -----------------------------------------------------------------------------------------------------
 
-    def _write(self, batch: ResultBatch, judged: Judged[RecordResult]) -> None:
+    def _write(self, batch: ResultBatch, records: Sequence[Record], judged: Judged[RecordResult]) -> None:
         """Store and announce the results of a batch, and answer its clients."""
         with self._shared.metrics.batch.labels(self.name).time():
             self._read_fields(self._worker)
@@ -502,11 +503,11 @@ class ServedStream:
                 changes += self._silence.hear(batch.samples, self.fields)
             if changes:
                 self.change_events(changes)
-            if judged.bad:
-                self._quarantine(judged)
+            if judged.rejected:
+                self._quarantine(records, judged)
             self._announce(batch.samples)
             if self.inbox is not None:
-                self._answer(self.inbox, judged)
+                self._answer(self.inbox, records, judged)
 
     def _abandoned(self, batch: ResultBatch, changed: set[str]) -> list[EventChange]:
         """Return changes that close open events which the models no longer know."""
@@ -567,26 +568,23 @@ class ServedStream:
             "is_anomaly": bool(sample.flags & FLAGGED),
         }
 
-    def _quarantine(self, judged: Judged[RecordResult]) -> None:
-        self._shared.metrics.quarantined.labels(self.name).inc(len(judged.bad))
-        now = clock.time()
-        rows = [(bad.record.position, now, bad.reason, bad.record.text) for bad in judged.bad[-_MOST_QUARANTINED:]]
+    def _quarantine(self, records: Sequence[Record], judged: Judged[RecordResult]) -> None:
+        self._shared.metrics.quarantined.labels(self.name).inc(len(judged.rejected))
+        now, latest = clock.time(), sorted(judged.rejected.items())[-_MOST_QUARANTINED:]
+        rows = [(records[place].position, now, reason, records[place].text) for place, reason in latest]
         with self.database.write() as file:
             file.executemany("INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?, ?)", rows)
             query = "DELETE FROM quarantine WHERE rowid <= (SELECT max(rowid) FROM quarantine) - ?"
             file.execute(query, (_MOST_QUARANTINED,))
 
     @staticmethod
-    def _answer(inbox: Inbox, judged: Judged[RecordResult]) -> None:
+    def _answer(inbox: Inbox, records: Sequence[Record], judged: Judged[RecordResult]) -> None:
         """Answer the clients that posted the records."""
-        bad = {one.place: one for one in judged.bad}
-        for place in sorted([*judged.results, *bad]):
-            if place in bad:
-                one = bad[place]
-                inbox.answer(int(one.record.position), {"position": one.record.position, "error": one.reason})
-            else:
-                result = judged.results[place]
-                inbox.answer(int(result.arrival.record.position), result)
+        for place in sorted([*judged.results, *judged.rejected]):
+            position = records[place].position
+            reason = judged.rejected.get(place)
+            result = judged.results[place] if reason is None else {"position": position, "error": reason}
+            inbox.answer(int(position), result)
         inbox.answer_all()
 
     # ---- saving ------------------------------------------------------------------------------------------------------

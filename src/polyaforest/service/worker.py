@@ -8,12 +8,13 @@ from math import isnan, nan
 from typing import Any, NamedTuple
 
 from polyaforest.detectors import SeriesMPF
-from polyaforest.io.records import ParsedRow, Record, RecordReader
+from polyaforest.io.records import Record, RecordReader
 from polyaforest.io.sources import Position, Source
-from polyaforest.live import Entry, Store
-from polyaforest.live.judge import Judged, Piece
+from polyaforest.judge.describe import Tracked, bits_by_feature, describe_judgement, track
+from polyaforest.judge.judge import Judged, Piece
+from polyaforest.judge.judgement import Judgement, StreamRow
+from polyaforest.judge.models import Entry, Store
 from polyaforest.live.loop import Cadence, Loop
-from polyaforest.live.verdicts import Arrival, Tracked, Verdict, bits_by_feature, describe_verdict, track
 from polyaforest.series import EventTracker
 from polyaforest.service import outlook
 from polyaforest.service.blocks import FLAGGED, MUTED, NOT_CHECKED, NOT_LEARNED, Band, ScoredRecord
@@ -34,9 +35,7 @@ _SHARE_OF_SAVING = 10  # the pause between two saves is at least this many times
 class RecordResult(NamedTuple):
     """The result of scoring a record."""
 
-    key: str
-    arrival: Arrival
-    verdict: Verdict  # after gates
+    judgement: Judgement  # after gates
     muted: str | None  # why its flag does not count
     sample: ScoredRecord
     changes: list[EventChange]
@@ -44,7 +43,7 @@ class RecordResult(NamedTuple):
 
     def line(self) -> dict[str, Any]:
         """Return the verdict for the client that posted the record."""
-        facts = describe_verdict(self.arrival, self.verdict)
+        facts = describe_judgement(self.judgement)
         return facts if self.muted is None else {**facts, "muted": self.muted}
 
 
@@ -69,7 +68,7 @@ class Worker(Loop[RecordResult]):
         As in `Loop`.
     clocks : Clocks
     write : callable
-        Takes the results of a batch, and its rejected records.
+        Takes the results of a batch, its records, and which of them are rejected.
     mark : callable
         Writes the history to disk and returns its state, to save with the models.
     rewind : callable
@@ -78,7 +77,7 @@ class Worker(Loop[RecordResult]):
         Takes the seconds that a save took.
     """
 
-    _ROWS_OPTION = "`series = false` in its settings"
+    rows_option = "`series = false` in its settings"
 
     def __init__(
         self,
@@ -90,7 +89,7 @@ class Worker(Loop[RecordResult]):
         *,
         where: str,
         clocks: Clocks,
-        write: Callable[[ResultBatch, Judged[RecordResult]], None],
+        write: Callable[[ResultBatch, Sequence[Record], Judged[RecordResult]], None],
         mark: Callable[[], dict[str, Any]],
         rewind: Callable[[dict[str, Any]], None],
         saved: Callable[[float], None],
@@ -163,73 +162,70 @@ class Worker(Loop[RecordResult]):
 
     # ---- before scoring ----------------------------------------------------------------------------------------------
 
-    def _check(self, record: Record, row: ParsedRow) -> str | None:
+    def _why_invalid(self, row: StreamRow) -> str | None:
         """Return why a record is dated too far in the future, or None if it is not."""
-        return None if row.time is None else self._clocks.why_ahead(row.time, self._received(record))
+        return None if row.time is None else self._clocks.why_ahead(row.time, self._received(row))
 
-    def _received(self, record: Record) -> float:
+    def _received(self, row: StreamRow) -> float:
         """Return when a record arrived; an inbox returns the same time after a crash."""
-        return self.source.received(int(record.position)) if isinstance(self.source, Inbox) else clock.time()
+        return self.source.received(int(row.position)) if isinstance(self.source, Inbox) else clock.time()
 
-    def _plan(self, entry: Entry, arrivals: Sequence[Arrival]) -> Piece:
+    def plan(self, entry: Entry, rows: Sequence[StreamRow]) -> Piece:
         """Return how many records to score together: up to a renewal of expected ranges or a change of learning."""
-        n = len(arrivals)
+        n = len(rows)
         if self._config.band:
             outlook.renew(entry)
             n = min(n, outlook.n_until_renewed(entry.detector) or n)
         if not self._maintenance and not self._config.gates.valid:
             return Piece(n)
-        is_learned = self._is_learned(arrivals[0])
-        alike = next((i for i in range(1, n) if self._is_learned(arrivals[i]) != is_learned), n)
+        is_learned = self._is_learned(rows[0])
+        alike = next((i for i in range(1, n) if self._is_learned(rows[i]) != is_learned), n)
         return Piece(alike, is_learned)
 
-    def _is_learned(self, arrival: Arrival) -> bool:
-        return self._mode(arrival).is_learned and self._why_outside(arrival) is None
+    def _is_learned(self, row: StreamRow) -> bool:
+        return self._maintenance.mode(self._time_of(row)).is_learned and self._why_outside(row) is None
 
-    def _mode(self, arrival: Arrival) -> Mode:
-        return self._maintenance.mode(self._time_of(arrival))
+    def _why_outside(self, row: StreamRow) -> str | None:
+        return why_outside(self._config.gates, self.reader.names, row.values)
 
-    def _why_outside(self, arrival: Arrival) -> str | None:
-        return why_outside(self._config.gates, self.reader.names, arrival.row.values)
-
-    def _time_of(self, arrival: Arrival) -> float:
+    def _time_of(self, row: StreamRow) -> float:
         """Return the time of a record, or of its arrival if it has none."""
-        return self._received(arrival.record) if arrival.row.time is None else arrival.row.time
+        return self._received(row) if row.time is None else row.time
 
     # ---- after scoring -----------------------------------------------------------------------------------------------
 
-    def _describe(self, entry: Entry, arrivals: list[Arrival], verdicts: list[Verdict]) -> Sequence[RecordResult]:
-        is_learned = verdicts[0].point is not None
-        n_before = (entry.detector.n_seen_ if entry.detector.is_fitted else 0) - is_learned * len(arrivals)
-        bands: list[Band | None] = [None] * len(arrivals)
+    def describe(self, entry: Entry, judgements: list[Judgement]) -> Sequence[RecordResult]:
+        """Apply gates and maintenance windows to judgements on records of a key, and track events."""
+        n, is_learned = len(judgements), judgements[0].point is not None
+        n_before = (entry.detector.n_seen_ if entry.detector.is_fitted else 0) - is_learned * n
+        bands: list[Band | None] = [None] * n
         if self._config.band:
-            bands = outlook.bands(entry, len(self.reader.names), n_before, len(arrivals))
-        parts = zip(arrivals, verdicts, bands, strict=True)
-        return [self._result(entry, arrival, verdict, band) for arrival, verdict, band in parts]
+            bands = outlook.bands(entry, len(self.reader.names), n_before, n)
+        return [self._result(entry, judgement, band) for judgement, band in zip(judgements, bands, strict=True)]
 
-    def _result(self, entry: Entry, arrival: Arrival, verdict: Verdict, band: Band | None) -> RecordResult:
-        """Apply gates and maintenance windows to a verdict, and track events."""
-        key, when = arrival.row.key or "", self._time_of(arrival)
+    def _result(self, entry: Entry, judgement: Judgement, band: Band | None) -> RecordResult:
+        row = judgement.row
+        key, when = row.key or "", self._time_of(row)
         muted = None
-        outside = self._why_outside(arrival) if self._config.gates.valid else None
+        outside = self._why_outside(row) if self._config.gates.valid else None
         mode = self._maintenance.mode(when) if self._maintenance else Mode()
-        if verdict.is_anomaly and outside is None:
-            muted = self._why_muted(entry, arrival, verdict, band, when) if mode.is_checked else "in maintenance"
-        is_flagged = (verdict.is_anomaly and muted is None) or (outside is not None and mode.is_checked)
-        final = verdict if verdict.is_anomaly == is_flagged else verdict._replace(is_anomaly=is_flagged)
+        if judgement.is_anomaly and outside is None:
+            muted = self._why_muted(entry, judgement, band, when) if mode.is_checked else "in maintenance"
+        is_flagged = (judgement.is_anomaly and muted is None) or (outside is not None and mode.is_checked)
+        final = judgement if judgement.is_anomaly == is_flagged else judgement._replace(is_anomaly=is_flagged)
         tracked = track(entry, final, when, self._config.merge)
         flags = FLAGGED * is_flagged | MUTED * (muted is not None)
-        flags |= NOT_LEARNED * (verdict.point is None) | NOT_CHECKED * (not mode.is_checked)
+        flags |= NOT_LEARNED * (judgement.point is None) | NOT_CHECKED * (not mode.is_checked)
         sample = ScoredRecord(
             0,  # set in `_write`
             tracked.number,
             when,
-            verdict.score,
-            verdict.p_value,
-            verdict.threshold,
+            judgement.score,
+            judgement.p_value,
+            judgement.threshold,
             flags,
-            Numbering.of_notes(entry.notes).in_history(verdict.point),
-            arrival.row.values,
+            Numbering.of_notes(entry.notes).in_history(judgement.point),
+            list(row.values),
             band,
         )
         changes = self._changes(key, tracked)
@@ -237,22 +233,19 @@ class Worker(Loop[RecordResult]):
             facts = changes[-1].facts
             facts["n_flagged"] = tracked.event.n_flagged
             if tracked.event.peak == when:
-                facts |= self._facts(entry, arrival, final, band, outside)
-        return RecordResult(key, arrival, final, muted, sample, changes, self._open_id(key, tracked))
+                facts |= self._facts(entry, final, band, outside)
+        return RecordResult(final, muted, sample, changes, self._open_id(key, tracked))
 
     def _open_id(self, key: str, tracked: Tracked) -> str | None:
         """Return the id of the event that is open after a record, or None."""
         return None if tracked.event is None else event_id(self._name, "anomaly", key, tracked.event.first)
 
-    def _why_muted(
-        self, entry: Entry, arrival: Arrival, verdict: Verdict, band: Band | None, when: float
-    ) -> str | None:
-        gates = self._config.gates
-        if verdict.explanation is None:
+    def _why_muted(self, entry: Entry, judgement: Judgement, band: Band | None, when: float) -> str | None:
+        gates, row, why = self._config.gates, judgement.row, judgement.explanation
+        if why is None:
             return None
-        attributions = bits_by_feature(entry.detector, verdict.explanation)
-        departed = departure(verdict.explanation, attributions, self.reader.names, arrival.row.values, band)
-        key, bits = arrival.row.key or "", verdict.explanation.surprise - verdict.explanation.typical
+        departed = departure(why, bits_by_feature(entry.detector, why), self.reader.names, row.values, band)
+        key, bits = row.key or "", why.surprise - why.typical
         is_series = isinstance(entry.detector, SeriesMPF)  # other models have learned it
         if is_series and departed is not None and any(known.covers(key, departed, bits) for known in self.known):
             return "known as normal"
@@ -268,24 +261,22 @@ class Worker(Loop[RecordResult]):
                 changes.append(EventChange(id, key, "anomaly", event.start, event.end, is_open, 0, facts))
         return changes
 
-    def _facts(
-        self, entry: Entry, arrival: Arrival, verdict: Verdict, band: Band | None, outside: str | None
-    ) -> dict[str, Any]:
+    def _facts(self, entry: Entry, judgement: Judgement, band: Band | None, outside: str | None) -> dict[str, Any]:
         """Describe the most unusual record of an event."""
-        why, names, values = verdict.explanation, self.reader.names, arrival.row.values
-        line = describe_verdict(arrival, verdict)
+        why, names, row = judgement.explanation, self.reader.names, judgement.row
+        line = describe_judgement(judgement)
         facts: dict[str, Any] = {
-            "peak": self._time_of(arrival),
-            "record": arrival.row.id,
+            "peak": self._time_of(row),
+            "record": row.id,
             "score": line["score"],
             "p_value": line["p_value"],
-            "threshold": verdict.threshold,
+            "threshold": judgement.threshold,
             "bits": line.get("bits"),
             "summary": outside or line.get("summary", ""),
             "verdict": "Outside its valid range." if why is None else why.verdict,
             "reasons": line.get("reasons", []),
             "region": line.get("region", ""),
-            "values": dict(zip(names, values, strict=True)),
+            "values": dict(zip(names, row.values, strict=True)),
             "expected": _by_field(names, band),
             "attributions": {},
             "departure": None,
@@ -293,7 +284,7 @@ class Worker(Loop[RecordResult]):
         }
         if why is not None:
             attributions = bits_by_feature(entry.detector, why)
-            departed = departure(why, attributions, names, values, band)
+            departed = departure(why, attributions, names, row.values, band)
             facts["attributions"] = attributions
             facts["departure"] = None if departed is None else departed._asdict()
             features = [dict(zip(why.names, point.tolist(), strict=True)) for _, point in why.similar]
@@ -306,18 +297,19 @@ class Worker(Loop[RecordResult]):
                 facts["summary"] = _in_words(facts)
         return facts
 
-    def _write(self, judged: Judged[RecordResult]) -> None:
+    def _write(self, records: Sequence[Record], judged: Judged[RecordResult]) -> None:
         """Pass on the results, each with its number in the stream."""
         batch = ResultBatch({}, [], {}, self.position)
         position = self.position
         for place in sorted(judged.results):
             result = judged.results[place]
             position += 1
-            batch.samples.setdefault(result.key, []).append(ScoredRecord(position, *result.sample[1:]))
+            key = result.judgement.row.key or ""
+            batch.samples.setdefault(key, []).append(ScoredRecord(position, *result.sample[1:]))
             batch.changes.extend(change._replace(position=position) for change in result.changes)
-            batch.open_events[result.key] = result.open_event
+            batch.open_events[key] = result.open_event
         self.position = position
-        self._write_batch(batch._replace(position=position), judged)
+        self._write_batch(batch._replace(position=position), records, judged)
 
     def _marks(self) -> dict[str, Any]:
         return {"history": {**self._mark(), "position": self.position}}

@@ -373,7 +373,7 @@ def _check_seal(file: IO[bytes]) -> None:
     if not start:
         raise ValueError("it is empty")
     if start == _SQLITE_START:
-        raise ValueError("it may be a model store of `polyaforest watch`: read it with polyaforest.live")
+        raise ValueError("it may be a model store of `polyaforest watch`: read it with polyaforest.judge")
     if start != _ZIP_START:
         raise ValueError("it is not a polyaforest model")
     file.seek(max(0, file.seek(0, os.SEEK_END) - _SEAL_SIZE))

@@ -9,8 +9,16 @@ from math import nan
 from typing import Any, NamedTuple
 
 from polyaforest.detectors import SeriesMPF
-from polyaforest.detectors.sifting import check_follows_streams
-from polyaforest.distributed.keyed import Detector, KeyedJudge, KeyedResult, KeyedRow, State, Status, default_detector
+from polyaforest.detectors.keyed import check_follows_streams
+from polyaforest.distributed.keyed import (
+    KeyedJudge,
+    KeyedResult,
+    State,
+    Status,
+    default_detector,
+)
+from polyaforest.judge.judgement import StreamRow
+from polyaforest.judge.models import Detector
 
 try:
     import google.protobuf  # noqa: F401 -- without it, Spark's workers fail without naming it
@@ -165,7 +173,7 @@ class _Processor(StatefulProcessor):
         """Score and learn the rows of a micro-batch."""
         found = self._model.get()
         before = State(None, None) if found is None else State(None if found[0] is None else bytes(found[0]), found[1])
-        after, results = self._judge.judge(before, map(self._arrival, rows))
+        after, results = self._judge.judge(before, map(self._row, rows))
         self._model.update(tuple(after))
         if any(self._timers):
             self._start_timer(timerValues.getCurrentProcessingTimeInMs())
@@ -208,8 +216,8 @@ class _Processor(StatefulProcessor):
         self._clock.update((seen, due, is_forgetting))
         self._handle.registerTimer(due)
 
-    def _arrival(self, row: Any) -> KeyedRow:
-        return self._judge.arrival(row.order, row.numbers, row.texts, nan if row.time is None else row.time)
+    def _row(self, row: Any) -> StreamRow | None:
+        return self._judge.row(row.order, row.numbers, row.texts, nan if row.time is None else row.time)
 
     def close(self) -> None:
         """Do nothing: Spark closes the states."""

@@ -80,11 +80,12 @@ def _judged(accepted: Accepted, positions: dict[str, int], wanted: str) -> Respo
     """Return the verdicts on the records of a request."""
     good = [result for result in accepted.results if isinstance(result, RecordResult)]
     bad = [result for result in accepted.results if not isinstance(result, RecordResult)]
-    shown = good if wanted == "all" else [one for one in good if one.verdict.is_anomaly] if wanted == "flagged" else []
+    flagged = [one for one in good if one.judgement.is_anomaly]
+    shown = {"all": good, "flagged": flagged, "none": []}[wanted]
     facts = {
         **positions,
         "judged": len(good),
-        "flagged": sum(one.verdict.is_anomaly for one in good),
+        "flagged": len(flagged),
         "rejected": bad[:100],
         "n_rejected": len(bad),
         "verdicts": [one.line() for one in shown],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polyaforest.detectors import SeriesMPF, StreamingMPF
-from polyaforest.live import Detector
+from polyaforest.judge.models import Detector
 from polyaforest.series.contexts import LEAST
 from polyaforest.series.rhythm import is_series
 

@@ -1,86 +1,42 @@
-"""Lines of JSON for verdicts, events, drift and invalid records."""
+"""Describe judgements, events and drift as JSON-compatible facts; track the events of a key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
-from math import inf, isfinite, nan
+from math import inf, isfinite
 from typing import Any, NamedTuple
-
-import orjson
 
 from polyaforest.detectors import SeriesMPF
 from polyaforest.drift import Change
 from polyaforest.explain import Explanation
-from polyaforest.forest.point_store import Key
-from polyaforest.io.json_values import to_json
-from polyaforest.io.records import ParsedRow, Record
-from polyaforest.live import Detector, Entry
+from polyaforest.judge.judgement import Judgement
+from polyaforest.judge.models import Detector, Entry
 from polyaforest.series import Event, EventTracker
 
 __all__ = [
-    "Arrival", "Bad", "Tracked", "Verdict", "as_lines", "bits_by_feature", "close_event", "describe_bad",
-    "describe_changes", "describe_verdict", "track", "track_event",
+    "Tracked", "bits_by_feature", "close_event", "describe_changes", "describe_judgement", "track", "track_event",
 ]  # fmt: skip
 
 
-_APART = 10  # largest distance of flagged records in one event, if records are independent
-
-
-class Arrival(NamedTuple):
-    """A valid record."""
-
-    place: int  # in its batch
-    record: Record
-    row: ParsedRow
-
-
-class Bad(NamedTuple):
-    """An invalid record."""
-
-    place: int
-    record: Record
-    reason: str
-
-
-class Verdict(NamedTuple):
-    """The results for one record."""
-
-    score: float
-    p_value: float
-    is_anomaly: bool
-    explanation: Explanation | None  # of a flagged record
-    threshold: float = nan  # of the score
-    point: Key | None = None  # its key in the model; None if it was not learned
-    changes: tuple[Change, ...] = ()  # of the distribution, noticed with this record
-    novelty: float = nan  # of a reading of a series
+_APART = 10  # largest distance of flagged rows in one event, if rows are independent
 
 
 class Tracked(NamedTuple):
-    """The events of a key after one of its records."""
+    """The events of a key after one of its rows."""
 
-    number: int  # of the record in its key
+    number: int  # of the row in its key
     ended: Event | None  # the event that it ends
     event: Event | None  # the event that is open after it
 
 
-def as_lines(facts: Iterable[dict[str, Any]]) -> bytes:
-    """Encode objects as lines of JSON."""
-    return b"".join(to_json(fact, orjson.OPT_APPEND_NEWLINE) for fact in facts)
-
-
-def describe_bad(bad: Bad) -> dict[str, Any]:
-    """Describe an invalid record."""
-    return {"position": bad.record.position, "reason": bad.reason, "record": bad.record.text}
-
-
-def describe_verdict(arrival: Arrival, verdict: Verdict) -> dict[str, Any]:
-    """Describe the verdict on a record, with reasons if it is flagged."""
-    row, why = arrival.row, verdict.explanation
+def describe_judgement(judgement: Judgement) -> dict[str, Any]:
+    """Describe the judgement on a row, with reasons if it is flagged."""
+    row, why = judgement.row, judgement.explanation
     labels = {"time": _as_text(row.time), "key": row.key, "id": row.id}
-    line: dict[str, Any] = {"position": arrival.record.position}
+    line: dict[str, Any] = {"position": row.position}
     line |= {name: value for name, value in labels.items() if value is not None}
-    line |= {"score": _finite(verdict.score), "p_value": _finite(verdict.p_value), "is_anomaly": verdict.is_anomaly}
+    numbers = {"score": _finite(judgement.score), "p_value": _finite(judgement.p_value)}
+    line |= {**numbers, "is_anomaly": judgement.is_anomaly}
     if why is not None:
         line["bits"] = _finite(why.surprise - why.typical)
         if why.summary:
@@ -98,14 +54,14 @@ def describe_verdict(arrival: Arrival, verdict: Verdict) -> dict[str, Any]:
             for attribution in why.attributions
         ]
         line["region"] = why.region
-    if verdict.novelty > 0:  # not NaN
-        line["novelty"] = verdict.novelty
+    if judgement.novelty > 0:  # not NaN
+        line["novelty"] = judgement.novelty
     return line
 
 
-def describe_changes(arrival: Arrival, verdict: Verdict) -> list[dict[str, Any]]:
-    """Describe each change of the distribution that was noticed with a record."""
-    return [_describe_change(arrival.row.key, change) for change in verdict.changes]
+def describe_changes(judgement: Judgement) -> list[dict[str, Any]]:
+    """Describe each change of the distribution that was noticed with a row."""
+    return [_describe_change(judgement.row.key, change) for change in judgement.changes]
 
 
 def _describe_change(key: str | None, change: Change) -> dict[str, Any]:
@@ -125,36 +81,36 @@ def _describe_change(key: str | None, change: Change) -> dict[str, Any]:
     return {"drift": facts} if key is None else {"key": key, "drift": facts}
 
 
-def track_event(entry: Entry, arrival: Arrival, verdict: Verdict) -> list[dict[str, Any]]:
-    """Describe the events that end or begin with a record."""
-    tracked = track(entry, verdict, _as_text(arrival.row.time))
-    lines = [] if tracked.ended is None else [_describe_event(arrival.row.key, tracked.ended, "ended")]
+def track_event(entry: Entry, judgement: Judgement) -> list[dict[str, Any]]:
+    """Describe the events that end or begin with a row."""
+    key, tracked = judgement.row.key, track(entry, judgement, _as_text(judgement.row.time))
+    lines = [] if tracked.ended is None else [_describe_event(key, tracked.ended, "ended")]
     if tracked.event is not None and tracked.event.first == tracked.number:
-        lines.append(_describe_event(arrival.row.key, tracked.event, "begun"))
+        lines.append(_describe_event(key, tracked.event, "begun"))
     return lines
 
 
-def track(entry: Entry, verdict: Verdict, time: str | float | None, merge: int | None = None) -> Tracked:
-    """Count a record of a key, and add it to the event of the key if it is flagged.
+def track(entry: Entry, judgement: Judgement, time: str | float | None, merge: int | None = None) -> Tracked:
+    """Count a row of a key, and add it to the event of the key if it is flagged.
 
-    Flagged records at most `merge` records apart form one event, by default the reach of the detector. An open event is
+    Flagged rows at most `merge` rows apart form one event, by default the reach of the detector. An open event is
     saved with the model.
     """
     known = entry.notes.get("events")
     number = entry.notes["rows"] = entry.notes.get("rows", -1) + 1
     if known is not None and known["event"] is not None:
         tracker = EventTracker.of_state(known)
-    elif verdict.is_anomaly:
+    elif judgement.is_anomaly:
         tracker = EventTracker(_reach_of(entry.detector) if merge is None else merge)
     else:
         return Tracked(number, None, None)
-    why = verdict.explanation
+    why = judgement.explanation
     ended = tracker.update(
         number,
-        verdict.is_anomaly,
-        verdict.score if isfinite(verdict.score) else -inf,
+        judgement.is_anomaly,
+        judgement.score if isfinite(judgement.score) else -inf,
         time=time,
-        p_value=_finite(verdict.p_value),
+        p_value=_finite(judgement.p_value),
         attributions=None if why is None else bits_by_feature(entry.detector, why),
         summary="" if why is None else why.summary,
     )
@@ -163,7 +119,7 @@ def track(entry: Entry, verdict: Verdict, time: str | float | None, merge: int |
 
 
 def _reach_of(detector: Detector) -> int:
-    """Return the largest distance of flagged records in one event."""
+    """Return the largest distance of flagged rows in one event."""
     return detector.reach if isinstance(detector, SeriesMPF) else _APART
 
 
