@@ -85,7 +85,7 @@ bench-pages: $(READY_BENCH)  ## fill the pages of docs/benchmarks from benchmark
 	$(BIN)/python -m benchmarks render --all
 
 docs: $(READY_DOCS)  ## build the site into site/; a broken link or an undocumented public name fails
-	$(BIN)/python -m pytest -q tests/e2e/test_docs.py -k public_name
+	$(BIN)/python -m pytest -q tests/project/test_docs.py -k public_name
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 figures: $(READY)  ## draw the figures of the docs again, and write the page of the command line

@@ -1,6 +1,6 @@
 """Pictures look as they did: drawn without words, which differ between fonts, and compared with those in tests/images.
 
-    python -m tests.e2e.test_pictures
+    python -m tests.plots.test_pictures
 
 draws those in tests/images again. Look at them before you commit them.
 """

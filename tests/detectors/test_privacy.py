@@ -10,12 +10,11 @@ from math import log
 import numpy as np
 import pytest
 from effort import mostly_slow
+from laws import RARE
 from scipy.stats import beta, chisquare
 
 from polyaforest import BatchMPF, Tree
 from polyaforest.forest import privacy
-
-from . import RARE
 
 TREE = Tree(domain=[[0.0, 0.0], [1.0, 1.0]], max_depth=3)
 N_TREES = 8

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from effort import mostly_slow
 from forests import made
+from laws import ALARM, RARE, cells, mondrian_processes, mondrian_trees
 from scipy import stats
 
 from polyaforest import BatchMPF, StreamingMPF, Tree
@@ -16,8 +17,6 @@ from polyaforest.forest.retention import Reservoir, Window
 from polyaforest.kernels import traversal as walks
 from polyaforest.kernels.arrays import QUESTIONS
 from polyaforest.kernels.boxes import APART, as_codes, count_bits
-
-from . import ALARM, RARE, cells, mondrian_processes, mondrian_trees
 
 SIZES = mostly_slow([2000, 20_000])
 TIMES = np.array([0.1, 0.5, 2.0])

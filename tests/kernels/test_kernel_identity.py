@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from effort import mostly_slow
 from forests import made
+from laws import ALARM, RARE, cells, mondrian_processes, mondrian_trees
 from scipy import stats
 from scipy.spatial.distance import cdist
 
 from polyaforest import BatchMPF, StreamingMPF, Tree
 from polyaforest.kernels import traversal as walks
-
-from . import ALARM, RARE, cells, mondrian_processes, mondrian_trees
 
 TIMES = np.array([0.1, 0.4, 1.0])
 WEIGHTS = {1: [2.5], 2: [0.4, 3.0], 5: [0.5, 2.0, 1.0, 0.0, 1.5]}

@@ -9,10 +9,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 from effort import FULL, PROFILE, mostly_slow
+from laws import ALARM
 from reference import naive
 from scipy import stats
-
-from . import ALARM
 
 N_TREES = 1000 if PROFILE == FULL else 300
 WEIGHTS = [0.5, 1.5]

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from laws import ALARM
 from scipy.stats import betabinom
 
 from polyaforest import BatchMPF, GroupedMPF, StreamingMPF
-
-from . import ALARM
 
 RATE = 0.05
 SHARES = {"large": 0.9, "small": 0.07, "tiny": 0.02, "tinier": 0.01}  # the last two share a calibration

@@ -8,12 +8,11 @@ below one in a million, since in empty cells within empty cells all shares are c
 import numpy as np
 import pytest
 from effort import FULL, PROFILE, mostly_slow
+from laws import ALARM
 from scipy import stats
 from shares import OUTSIDE, cells_of_rows, places_of_rows, shares_of_tree
 
 from polyaforest import BatchMPF, LeafKind, StreamingMPF, Tree
-
-from . import ALARM
 
 DRAWS = 20_000 if PROFILE == FULL else 8000
 SLACK, MORE_SLACK = 0.025, 0.15

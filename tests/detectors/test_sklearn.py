@@ -26,7 +26,7 @@ ROWS[LABELS] += 6
 # With contamination="auto" clean data has no anomalies; checks of scikit-learn want some of it flagged.
 SMALL = {"n_estimators": 3, "contamination": 0.1, "random_state": 0}
 # The check compares weights with repeated rows in another order. A batch of counts does not mind; other trees draw by
-# the numbers of the rows, as IsolationForest does. That weights are repeated rows: tests/property/test_weights.py
+# the numbers of the rows, as IsolationForest does. That weights are repeated rows: tests/detectors/test_weights.py
 IN_ORDER = {"check_sample_weight_equivalence_on_dense_data": "rows in another order are another draw"}
 CHECKED = {
     "stream": (StreamingMPF(**SMALL), IN_ORDER),

@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from laws import RARE, mondrian_processes, mondrian_trees, plan
 from scipy import stats
 
 from polyaforest import StreamingMPF
 from polyaforest.forest import grow
 from polyaforest.forest.spec import Weighting
 from polyaforest.kernels.arrays import NONE, Array
-
-from . import RARE, mondrian_processes, mondrian_trees, plan
 
 N_TREES = 3000
 POINTS = np.array([[0.0, 5.0, -1.0], [1.0, 5.5, 3.0], [0.3, 7.0, 0.0], [0.9, 5.1, 1.0], [0.2, 6.0, 2.0]])

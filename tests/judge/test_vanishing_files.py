@@ -15,9 +15,9 @@ from itertools import pairwise
 import pytest
 from effort import mostly_slow
 from processes import Watches
+from test_watch import ROWS, line, n_committed, n_lines, notes_of, written
 from waiting import until
 
-from e2e.test_watch import ROWS, line, n_committed, n_lines, notes_of, written
 from polyaforest.judge import read_model, read_notes
 
 SMALL = ["--trees", "3", "--window", "30"]

@@ -5,12 +5,11 @@ For the false-alarm rate of the tests themselves see the package.
 
 import numpy as np
 import pytest
+from laws import ALARM, RARE
 from scipy import stats
 
 from polyaforest.forest.calibration import RunningCalibration
 from polyaforest.forest.thresholds import ThresholdPolicy, benjamini_hochberg, conformal_p_values
-
-from . import ALARM, RARE
 
 REPEATS = 4000
 KINDS = {

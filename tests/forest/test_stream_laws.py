@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from effort import mostly_slow
 from forests import every_point
+from laws import ALARM, RARE, cells, mondrian_trees, plan
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.base import clone
@@ -22,8 +23,6 @@ from polyaforest.kernels.arrays import NONE, SCORE_NOTHING, Prior, new_points, p
 from polyaforest.kernels.online import Limits
 from polyaforest.kernels.prequential import Scoring, StreamChunk
 from polyaforest.kernels.rng import seed_states
-
-from . import ALARM, RARE, cells, mondrian_trees, plan
 
 SIZES = mostly_slow([2000, 20_000])
 N_STAYING = 8

@@ -7,11 +7,10 @@ for each case.
 import numpy as np
 import pytest
 from forests import made
+from laws import ALARM
 from scipy import integrate, stats
 
 from polyaforest import BatchMPF, StreamingMPF
-
-from . import ALARM
 
 ESTIMATORS = [StreamingMPF, BatchMPF]
 N_SAMPLES = 40_000
