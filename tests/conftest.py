@@ -11,6 +11,8 @@ from polyaforest.cli import run
 
 reset_environment()
 
+KINDS = frozenset({"unit", "property", "statistical", "end_to_end", "fault", "fuzz"})
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
@@ -19,6 +21,14 @@ def pytest_configure(config):
 
 def pytest_report_header(config):
     return f"repeat with {SEED}={config.option.hypothesis_seed}"
+
+
+@pytest.hookimpl(tryfirst=True)  # before markers select tests
+def pytest_collection_modifyitems(items):
+    """Mark tests whose module names no other kind as unit tests."""
+    for item in items:
+        if KINDS.isdisjoint(marker.name for marker in item.iter_markers()):
+            item.add_marker(pytest.mark.unit)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -21,6 +21,8 @@ from pyod.utils.utility import standardizer
 import polyaforest
 from polyaforest.adapters.pyod import BatchMPF, StreamingMPF
 
+pytestmark = pytest.mark.end_to_end
+
 DETECTORS = [StreamingMPF, BatchMPF]
 CONTAMINATION = 0.1
 ROC_FLOOR = 0.8

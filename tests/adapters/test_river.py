@@ -21,6 +21,8 @@ import polyaforest
 from polyaforest import EpsilonPhi, Reservoir, Tree, Window
 from polyaforest.adapters.river import StreamingMPF
 
+pytestmark = pytest.mark.end_to_end
+
 NAMES = ["amount", "balance", "count"]
 MOST = 10_000 if PROFILE == FULL else 300  # rows for a check of river
 ROWS = np.random.default_rng(0).normal([5.0, -100.0, 0.0], [1.0, 30.0, 0.01], size=(400, 3))

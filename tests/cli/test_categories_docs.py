@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.end_to_end
+
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "categories.md").read_text("utf-8")
 CONSOLE = re.compile(r"^```console\n\$ polyaforest (?P<args>.*?)\n(?P<shown>.*?)^```$", re.M | re.S)
 

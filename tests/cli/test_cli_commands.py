@@ -16,6 +16,8 @@ from polyaforest import StreamingMPF
 from polyaforest.cli import COMMANDS, _bench
 from polyaforest.datasets.demo import HOSTS, INCIDENTS, server_metrics
 
+pytestmark = pytest.mark.end_to_end
+
 PROGRAM = [sys.executable, "-m", "polyaforest"]
 METRICS = ["requests", "cpu", "memory", "latency_ms", "errors"]
 

@@ -11,6 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+pytestmark = pytest.mark.end_to_end
+
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "compare.md"
 PYTHON = re.compile(r"^```python\n(?P<code>.*?)^```$", re.M | re.S)
 CONSOLE = re.compile(r"^```console\n\$ polyaforest (?P<args>.*?)\n(?P<shown>.*?)^```$", re.M | re.S)

@@ -20,6 +20,8 @@ from polyaforest.cli import _detect
 from polyaforest.cli._demo import write_example
 from polyaforest.datasets.demo import INCIDENTS, server_metrics
 
+pytestmark = pytest.mark.end_to_end
+
 METRICS = ["requests", "cpu", "memory", "latency_ms", "errors"]
 CAUSES = {
     "high latency": "latency_ms",

@@ -8,6 +8,8 @@ import pytest
 
 from polyaforest.cli import COMMANDS
 
+pytestmark = pytest.mark.end_to_end
+
 DOCS = Path(__file__).parents[2] / "docs"
 _spec = importlib.util.spec_from_file_location("make_cli", DOCS / "make_cli.py")
 make_cli = importlib.util.module_from_spec(_spec)

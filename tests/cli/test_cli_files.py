@@ -6,6 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+pytestmark = pytest.mark.end_to_end
+
 
 @pytest.fixture
 def payments(tmp_path):

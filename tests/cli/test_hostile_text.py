@@ -18,6 +18,8 @@ from polyaforest import StreamingMPF
 from polyaforest.io.results import Results
 from polyaforest.io.tables import BadInput
 
+pytestmark = pytest.mark.end_to_end
+
 OURS = re.compile(r"\x1b\[(0|1|31)m|\r\x1b\[K")
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e"
 NAMES = [f"load{EVIL}", "forged\nrow 1: all is well", "$a^$"]

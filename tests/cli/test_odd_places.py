@@ -12,7 +12,7 @@ from polyaforest.cli import COMMANDS
 from polyaforest.datasets.demo import server_metrics
 
 PROGRAM = [sys.executable, "-m", "polyaforest"]
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
+pytestmark = [pytest.mark.end_to_end, pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")]
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from sklearn.base import clone
 from polyaforest import BatchMPF, EpsilonPhi, SeriesMPF, StreamingMPF, Tree, load
 from polyaforest.tables.validation import NamedRows
 
+pytestmark = pytest.mark.end_to_end
+
 NAMES = ["a", "b", "c"]
 N_KNOWN = 270
 SMALL = {"n_estimators": 8, "random_state": 3}

@@ -19,6 +19,8 @@ from streams import bits
 
 from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Tree
 
+pytestmark = pytest.mark.end_to_end
+
 ROWS = np.random.default_rng(0).normal(size=(600, 3))
 STUCK = 240  # seconds
 N_COPIES = 24 if PROFILE == FULL else 8

@@ -15,6 +15,8 @@ from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Tree
 from polyaforest.forest.thresholds import mean_run_length
 from polyaforest.series.novelty import KnownReadings
 
+pytestmark = pytest.mark.statistical
+
 RATE, N_FITS, N_NEW = 0.1, 30, 400
 FORESTS = {
     "table": lambda seed, score: StreamingMPF(

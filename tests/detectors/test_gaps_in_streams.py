@@ -22,6 +22,8 @@ from polyaforest import EpsilonPhi, Reservoir, StreamingMPF, Window, load
 from polyaforest.detectors import loads
 from polyaforest.forest import imputation, stream
 
+pytestmark = pytest.mark.property
+
 WARM_UP, MOST, N = 8, 12, 40
 NAN = np.nan
 

@@ -7,6 +7,8 @@ from scipy.stats import betabinom
 
 from polyaforest import BatchMPF, GroupedMPF, StreamingMPF
 
+pytestmark = pytest.mark.statistical
+
 RATE = 0.05
 SHARES = {"large": 0.9, "small": 0.07, "tiny": 0.02, "tinier": 0.01}  # the last two share a calibration
 PLACES = {"large": 0.0, "small": 5.0, "tiny": -6.0, "tinier": -6.0}

@@ -17,7 +17,10 @@ from streams import bits
 from polyaforest import StreamingMPF
 from polyaforest.forest import learn
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="there, a process cannot be sent a Ctrl-C of its own")
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.skipif(os.name == "nt", reason="there, a process cannot be sent a Ctrl-C of its own"),
+]
 
 N_INTERRUPTS = 30 if PROFILE == FULL else 10
 STUCK = 120.0  # seconds

@@ -17,6 +17,8 @@ from polyaforest.detectors import loads
 from polyaforest.distributed.passes import fit_in_passes
 from tests.effort import examples
 
+pytestmark = pytest.mark.property
+
 N_TREES = 6
 KINDS = {
     "streaming": lambda **given: StreamingMPF(n_estimators=N_TREES, **given),

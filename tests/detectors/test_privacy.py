@@ -16,6 +16,8 @@ from scipy.stats import beta, chisquare
 from polyaforest import BatchMPF, Tree
 from polyaforest.forest import privacy
 
+pytestmark = pytest.mark.statistical
+
 TREE = Tree(domain=[[0.0, 0.0], [1.0, 1.0]], max_depth=3)
 N_TREES = 8
 TABLE = np.random.default_rng(0).random((400, 2))

@@ -11,6 +11,8 @@ import pytest
 
 from polyaforest import StreamingMPF
 
+pytestmark = pytest.mark.fault
+
 CHUNK, N_ROWS, N_KILLS = 40, 2000, 4
 
 WORKER = """

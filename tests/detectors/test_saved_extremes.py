@@ -13,6 +13,8 @@ import polyaforest
 from polyaforest import BatchMPF, Reservoir, SeriesMPF, StreamingMPF, Tree, Window
 from polyaforest.storage.modelfile import read_model, write_model
 
+pytestmark = pytest.mark.property
+
 SMALL = {"n_estimators": 3, "random_state": 1}
 SIZES = st.sampled_from([0.0, 1e-100, 3e-100, 1e-75, 1e-10, 1.0, 7.0, 1e10, 1e75, 3e98, 1e99])
 VALUES = st.builds(lambda size, sign: size * sign, SIZES, st.sampled_from([-1.0, 1.0]))

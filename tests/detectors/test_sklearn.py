@@ -18,6 +18,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from polyaforest import BatchMPF, EpsilonPhi, SeriesMPF, StreamingMPF, Tree
 
+pytestmark = pytest.mark.end_to_end
+
 ESTIMATORS = [StreamingMPF, BatchMPF]
 ROWS = np.random.default_rng(0).normal(size=(200, 3))
 LABELS = np.arange(200) % 20 == 0

@@ -30,6 +30,8 @@ from polyaforest.forest.integrity import check_forest
 from polyaforest.forest.retention import Reservoir, Window
 from polyaforest.kernels.arrays import QUESTIONS
 
+pytestmark = pytest.mark.property
+
 N_TREES = 3
 
 

@@ -17,6 +17,8 @@ from strategies import policies, seeds, stream_times
 from polyaforest import EpsilonPhi, Reservoir, SeriesMPF, StreamingMPF, Window
 from polyaforest.forest.point_store import PointStore
 
+pytestmark = pytest.mark.property
+
 N_TREES, N_ROWS = 3, 220
 DRAWS = st.sampled_from([0.01, 0.3, 0.5, 1.0, 2.0, 4.0])  # few, so that ranks are often equal
 

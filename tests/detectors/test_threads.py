@@ -12,6 +12,8 @@ from streams import assert_whole, bits
 
 from polyaforest import Reservoir, StreamingMPF, Window
 
+pytestmark = pytest.mark.end_to_end
+
 ROWS = np.random.default_rng(0).normal(size=(6000, 3)) * [1.0, 10.0, 100.0]
 PROBES = ROWS[::600]
 STUCK = 60.0  # seconds

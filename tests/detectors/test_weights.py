@@ -15,6 +15,8 @@ from polyaforest import BatchMPF, Reservoir, StreamingMPF, Tree, Window
 from polyaforest.detectors import loads
 from polyaforest.forest import copies
 
+pytestmark = pytest.mark.property
+
 SMALL = {"n_estimators": 3, "random_state": 0}
 whole = st.integers(0, 3)
 fractions = st.sampled_from([0.0, 0.25, 1.0, 1.5, 2.75])

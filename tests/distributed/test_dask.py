@@ -23,6 +23,8 @@ from distributed import Client, LocalCluster  # noqa: E402 -- only where it is i
 
 from polyaforest.distributed import dask as forests  # noqa: E402
 
+pytestmark = pytest.mark.end_to_end
+
 N_TREES = 12
 ROWS = np.random.default_rng(0).normal(size=(6000, 3))
 GAPS = np.where(np.random.default_rng(1).random(ROWS.shape) < 0.05, np.nan, ROWS)

@@ -17,6 +17,8 @@ from polyaforest.distributed.keyed import KeyedJudge, State, Status, default_det
 from polyaforest.judge.judgement import StreamRow
 from polyaforest.tables.validation import NamedRows
 
+pytestmark = pytest.mark.property
+
 NEW = State(None, None)
 SMALL = {"n_estimators": 3, "window": 12, "random_state": 0, "missing": "marginalise"}
 TEMPLATES = {

@@ -11,6 +11,8 @@ import pytest
 import polyaforest
 from polyaforest import StreamingMPF
 
+pytestmark = pytest.mark.end_to_end
+
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "clusters.md"
 
 

@@ -24,11 +24,14 @@ from spark_cluster import spark_session  # noqa: E402
 
 from polyaforest.distributed.spark.ml import MPFEstimator, MPFModel  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(  # of PySpark itself, which is older than this pandas
-    "ignore:PySpark does not yet fully support pandas:FutureWarning",
-    "ignore:The copy keyword is deprecated",
-    "ignore::ResourceWarning",
-)
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.filterwarnings(  # of PySpark itself, which is older than this pandas
+        "ignore:PySpark does not yet fully support pandas:FutureWarning",
+        "ignore:The copy keyword is deprecated",
+        "ignore::ResourceWarning",
+    ),
+]
 
 N = 3000
 COLUMNS = ["cpu", "memory.used", "errors"]

@@ -33,6 +33,8 @@ from waiting import until
 from polyaforest.distributed.keyed import default_detector
 from polyaforest.tables.validation import NamedRows
 
+pytestmark = pytest.mark.end_to_end
+
 N_ROWS = 900
 PATIENCE = 900  # seconds, on a busy machine
 LATE = {"a": 1.0, "b": 1.0, "host": KEYS[0], "offset": -5, "at": 0.0}

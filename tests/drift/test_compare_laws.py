@@ -13,6 +13,8 @@ from scipy.stats import binom, norm
 
 from polyaforest.drift import compare
 
+pytestmark = pytest.mark.statistical
+
 CHANCE = 1e-6
 QUICK = {"n_estimators": 8, "n_permutations": 19, "max_depth": 6, "max_regions": 0}
 

@@ -14,6 +14,8 @@ from polyaforest.drift import compare
 from polyaforest.drift.evidence import Coded, Grid, SplitPrior, grow_partitions
 from polyaforest.tables.categories import encode
 
+pytestmark = pytest.mark.property
+
 QUICK = {"n_estimators": 6, "n_permutations": 3, "max_depth": 5, "max_regions": 0, "categorical_features": ["c"]}
 texts = st.lists(st.text(max_size=5), min_size=4, max_size=4, unique=True)
 

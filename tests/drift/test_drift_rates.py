@@ -19,6 +19,8 @@ from scipy.stats import expon, poisson
 from polyaforest.drift import DriftMonitor
 from polyaforest.drift.windows import STEPS, TRIALS, SharedTrees, Windows, exceedance_level
 
+pytestmark = pytest.mark.statistical
+
 _CHANCE = 1e-4
 _REFERENCE = 512
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from polyaforest.drift import DriftMonitor
+
+pytestmark = pytest.mark.property
 
 _REFERENCE = 128
 _LENGTHS = [8, 40, 100]

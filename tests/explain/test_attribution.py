@@ -15,7 +15,7 @@ from strategies import depths, feature_weights, matrices, mixed, prior_strengths
 from polyaforest import BatchMPF, StreamingMPF, Tree
 from polyaforest.forest import attribute
 
-pytestmark = pytest.mark.plain
+pytestmark = [pytest.mark.property, pytest.mark.plain]
 
 SCORES = ["typicality", "multiscale", "log_mass", "mass"]
 TREES = 3

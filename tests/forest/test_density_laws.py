@@ -12,6 +12,8 @@ from scipy import integrate, stats
 
 from polyaforest import BatchMPF, StreamingMPF
 
+pytestmark = pytest.mark.statistical
+
 ESTIMATORS = [StreamingMPF, BatchMPF]
 N_SAMPLES = 40_000
 TOLERANCE = stats.norm.isf(ALARM / 2)

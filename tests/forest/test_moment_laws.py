@@ -14,6 +14,8 @@ from shares import OUTSIDE, cells_of_rows, places_of_rows, shares_of_tree
 
 from polyaforest import BatchMPF, LeafKind, StreamingMPF, Tree
 
+pytestmark = pytest.mark.statistical
+
 DRAWS = 20_000 if PROFILE == FULL else 8000
 SLACK, MORE_SLACK = 0.025, 0.15
 NEGLIGIBLE = 1e-6

@@ -24,6 +24,8 @@ from polyaforest.kernels.online import Limits
 from polyaforest.kernels.prequential import Scoring, StreamChunk
 from polyaforest.kernels.rng import seed_states
 
+pytestmark = pytest.mark.statistical
+
 SIZES = mostly_slow([2000, 20_000])
 N_STAYING = 8
 WEIGHTS = {1: [[1.0], [2.5]], 2: [[1.0, 1.0], [0.4, 3.0]], 5: [[1.0] * 5, [0.5, 2.0, 1.0, 0.0, 1.5]]}

@@ -11,6 +11,8 @@ from scipy import stats
 from polyaforest.forest.calibration import RunningCalibration
 from polyaforest.forest.thresholds import ThresholdPolicy, benjamini_hochberg, conformal_p_values
 
+pytestmark = pytest.mark.statistical
+
 REPEATS = 4000
 KINDS = {
     "gaussian": lambda rng, size: rng.normal(size=size),

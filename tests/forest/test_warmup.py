@@ -10,7 +10,7 @@ import numba
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+pytestmark = [pytest.mark.end_to_end, pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")]
 
 # The types that each entry point was compiled for by the groups, then by calls of the public interface.
 WALK = """

@@ -9,6 +9,8 @@ from waiting import until
 
 from polyaforest.io.sources import FollowedFile
 
+pytestmark = pytest.mark.fault
+
 HEADER = b"cpu,disk"
 
 

@@ -11,6 +11,8 @@ import pytest
 from polyaforest.io.records import RecordReader
 from polyaforest.io.sources import open_source
 
+pytestmark = pytest.mark.end_to_end
+
 kafka = pytest.importorskip("confluent_kafka", reason="the extra kafka is not installed")
 
 LONG = 30.0  # seconds after which something is stuck

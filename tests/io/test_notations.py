@@ -12,6 +12,8 @@ from numpy.testing import assert_allclose
 
 from polyaforest.io.tables import BadInput, Reading, gather, open_table
 
+pytestmark = pytest.mark.property
+
 UNITS = {"": 1.0, " €": 1.0, "%": 1.0, "ms": 1e-3, " GB": 1e9, "min": 60.0}
 POINT, COMMA = (".", ","), (",", ".")
 amounts = st.decimals(-(10**9), 10**9, places=2, allow_nan=False, allow_infinity=False)

@@ -4,12 +4,15 @@ import json
 import math
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polyaforest.io.records import LONGEST_LINE, Record, RecordReader
 from polyaforest.io.sources._lines import Lines
 from polyaforest.judge.judgement import StreamRow
+
+pytestmark = pytest.mark.property
 
 NAMES = st.sampled_from(["a", "b", "a.b", "ts", "host", "é", ""])
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70) | st.booleans()

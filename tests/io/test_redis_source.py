@@ -12,6 +12,8 @@ from polyaforest.io.errors import BadInput
 from polyaforest.io.records import RecordReader
 from polyaforest.io.sources import open_source
 
+pytestmark = pytest.mark.end_to_end
+
 redis = pytest.importorskip("redis", reason="the extra redis is not installed")
 
 LONG = 30.0  # seconds after which something is stuck

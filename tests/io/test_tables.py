@@ -18,6 +18,8 @@ from polyaforest.io import _csv, tables
 from polyaforest.io.results import Results
 from polyaforest.io.tables import BadInput, gather, open_table
 
+pytestmark = pytest.mark.property
+
 finite = st.floats(-1e100, 1e100)  # beyond that nothing can be measured, and rows are left out
 block_sizes = st.sampled_from([64, 777, 1 << 23])
 missing = st.sampled_from(["", "NA", "nan", "NaN", "null", "NULL", "-", "None", "n/a", " "])

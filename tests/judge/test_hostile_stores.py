@@ -16,6 +16,8 @@ from polyaforest.live.outputs import FileLines
 from polyaforest.live.watcher import Watcher
 from polyaforest.storage import model_store
 
+pytestmark = pytest.mark.fault
+
 ROWS = np.random.default_rng(4).normal(size=(60, 2)).tolist()
 RECORDS = [json.dumps({"host": f"web-{i % 3}", "a": a, "b": b}).encode() for i, (a, b) in enumerate(ROWS)]
 

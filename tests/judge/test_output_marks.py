@@ -9,6 +9,8 @@ from polyaforest.io.file_identity import read_birth_time
 from polyaforest.live.loop import _MARK
 from polyaforest.live.outputs import FileLines
 
+pytestmark = pytest.mark.fault
+
 
 @pytest.fixture
 def path(tmp_path):

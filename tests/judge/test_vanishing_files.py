@@ -20,6 +20,8 @@ from waiting import until
 
 from polyaforest.judge import read_model, read_notes
 
+pytestmark = pytest.mark.fault
+
 SMALL = ["--trees", "3", "--window", "30"]
 LINES = [line(i, row).encode() + b"\n" for i, row in enumerate(ROWS.tolist())]
 FILES = ["--model", "m", "--out", "out", "--quarantine", "bad"]

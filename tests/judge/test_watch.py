@@ -9,11 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import pytest
 from effort import FULL, PROFILE
 from servers import redis_server
 from waiting import until
 
 from polyaforest.judge import read_model, read_notes
+
+pytestmark = pytest.mark.end_to_end
 
 SMALL = ["--trees", "5", "--window", "50", "--quiet"]
 ROWS = np.random.default_rng(5).normal(size=(600, 2))

@@ -14,6 +14,8 @@ from waiting import until
 from polyaforest.drift import DriftMonitor
 from polyaforest.judge import read_model, read_notes
 
+pytestmark = pytest.mark.end_to_end
+
 CHANGE, N = 1800, 2600
 BEGAN = datetime(2026, 3, 1, 14, 2, tzinfo=UTC).timestamp() - CHANGE  # a record every second: the change is at 14:02
 SETTINGS = ["--time", "ts", "--columns", "latency,cache_hit", "--rows", "--trees", "5", "--window", "256", "--quiet"]

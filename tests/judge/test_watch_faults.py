@@ -12,6 +12,8 @@ from polyaforest.judge import open_store
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.watcher import Cadence, Watcher
 
+pytestmark = pytest.mark.fault
+
 ROWS = np.random.default_rng(3).normal(size=(120, 2)).tolist()
 
 

@@ -18,6 +18,8 @@ from polyaforest.kernels import traversal as walks
 from polyaforest.kernels.arrays import QUESTIONS
 from polyaforest.kernels.boxes import APART, as_codes, count_bits
 
+pytestmark = pytest.mark.statistical
+
 SIZES = mostly_slow([2000, 20_000])
 TIMES = np.array([0.1, 0.5, 2.0])
 WEIGHTS = np.array([0.8, 1.5, 0.5])  # of a number and two categories

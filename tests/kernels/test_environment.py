@@ -14,6 +14,8 @@ import pytest
 import polyaforest
 from polyaforest import BatchMPF, StreamingMPF
 
+pytestmark = pytest.mark.end_to_end
+
 PACKAGE = Path(polyaforest.__file__).parent
 
 ANSWERS = """

@@ -16,7 +16,7 @@ from processes import without_privileges
 import polyaforest
 from polyaforest.kernels.cache import COMPARES_CONTENT
 
-pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+pytestmark = [pytest.mark.end_to_end, pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")]
 
 # The evidence at one cut. The kernel is in two_samples.py; its helper `cut_strength` is in polya.py.
 EVIDENCE = """

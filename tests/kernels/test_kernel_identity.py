@@ -17,6 +17,8 @@ from scipy.spatial.distance import cdist
 from polyaforest import BatchMPF, StreamingMPF, Tree
 from polyaforest.kernels import traversal as walks
 
+pytestmark = pytest.mark.statistical
+
 TIMES = np.array([0.1, 0.4, 1.0])
 WEIGHTS = {1: [2.5], 2: [0.4, 3.0], 5: [0.5, 2.0, 1.0, 0.0, 1.5]}
 

@@ -13,7 +13,7 @@ from strategies import depths, mixed, narrow_matrices, prior_strengths, probes, 
 
 from polyaforest import BatchMPF, StreamingMPF, Tree
 
-pytestmark = pytest.mark.plain
+pytestmark = [pytest.mark.property, pytest.mark.plain]
 
 N_TREES = 3
 SLACK = 1 + 1e-9  # sums of logarithms are rounded

@@ -16,6 +16,8 @@ from polyaforest.forest import grow
 from polyaforest.forest.spec import Weighting
 from polyaforest.kernels.arrays import NONE, Array
 
+pytestmark = pytest.mark.statistical
+
 N_TREES = 3000
 POINTS = np.array([[0.0, 5.0, -1.0], [1.0, 5.5, 3.0], [0.3, 7.0, 0.0], [0.9, 5.1, 1.0], [0.2, 6.0, 2.0]])
 DOMAIN = np.array([[0.0, -1.0, 10.0], [1.0, 1.0, 14.0]])

@@ -57,7 +57,7 @@ from polyaforest.kernels.online import Limits
 from polyaforest.kernels.prequential import Scoring, StreamChunk
 from polyaforest.util.parallel import log_mean_exp
 
-pytestmark = pytest.mark.plain
+pytestmark = [pytest.mark.property, pytest.mark.plain]
 
 N_TREES = 2
 NOWHERE = [[np.inf], [-np.inf]]

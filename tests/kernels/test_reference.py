@@ -21,7 +21,7 @@ from polyaforest.kernels.arrays import LEAST_LOG, NONE, Array, Forest, Posterior
 from polyaforest.kernels.boxes import empty_box
 from polyaforest.util.parallel import log_mean_exp
 
-pytestmark = pytest.mark.plain
+pytestmark = [pytest.mark.property, pytest.mark.plain]
 
 N_TREES = 2
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}

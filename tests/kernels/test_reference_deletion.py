@@ -13,6 +13,8 @@ from laws import ALARM
 from reference import naive
 from scipy import stats
 
+pytestmark = pytest.mark.statistical
+
 N_TREES = 1000 if PROFILE == FULL else 300
 WEIGHTS = [0.5, 1.5]
 POINTS = [[0.0, 0.0], [0.4, -0.2], [-0.3, 0.5], [0.9, 0.8], [-1.1, -0.9], [1.8, -1.5], [2.5, 3.0]]  # ever further out

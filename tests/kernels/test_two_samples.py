@@ -16,7 +16,7 @@ from polyaforest.drift.evidence import MISSING, Axis, SplitPrior, TreePartition,
 from polyaforest.drift.regions import gain, shortest
 from polyaforest.kernels.arrays import NONE
 
-pytestmark = pytest.mark.plain
+pytestmark = [pytest.mark.property, pytest.mark.plain]
 
 
 @st.composite

@@ -24,6 +24,8 @@ from polyaforest import BatchMPF, StreamingMPF, plots
 from polyaforest.explain import ContextWindow, Explanation
 from polyaforest.series import Forecast
 
+pytestmark = pytest.mark.end_to_end
+
 IMAGES = Path(__file__).parents[1] / "images"
 MOST_DIFFERENT = 10.0  # the root of the mean square over all pixels, of 255: releases of matplotlib differ by up to 7
 PLAIN = (np.arange(160).reshape(80, 2) * [37, 53] % [61, 59]) / 10.0

@@ -17,6 +17,8 @@ import pytest
 from effort import mostly_slow
 from spark_streams import skip_without_java
 
+pytestmark = pytest.mark.end_to_end
+
 ROOT = Path(__file__).parents[2]
 REFERENCE_PAGES = ROOT / "docs" / "reference"
 PUBLIC = [

@@ -15,7 +15,7 @@ from polyaforest import datasets, explain, plots, series
 ROOT = Path(__file__).parents[2]
 
 pytest.importorskip("mkdocstrings", reason="needs the extra docs")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 
 @pytest.fixture

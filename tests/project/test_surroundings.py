@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.end_to_end
+
 TESTS = Path(__file__).parents[1]
 IGNORED = ["SIGHUP", "SIGINT", "SIGTERM"]
 # A process that ignores signals, as `nohup` has it, prepares itself as the tests do, and starts another one.

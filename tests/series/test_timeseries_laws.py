@@ -18,6 +18,9 @@ from polyaforest.series.contexts import layout_of
 from polyaforest.series.rhythm import has_context
 from polyaforest.series.shingles import Pattern, align, new_track
 
+pytestmark = pytest.mark.property
+
+
 # ---- the rules once more, slowly -------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,8 @@ from matplotlib.testing.compare import compare_images
 from services import START, WEB, Service, odd, receiver, rows
 from waiting import until
 
+pytestmark = pytest.mark.end_to_end
+
 IMAGES = Path(__file__).parents[1] / "images"
 MOST_DIFFERENT = 10.0  # root mean square over all pixels, of 255
 HOSTS = ("web-1", "web-2", "web-3")

@@ -10,6 +10,8 @@ import pytest
 from services import START, WEB, Service, odd, receiver, rows
 from waiting import until
 
+pytestmark = pytest.mark.end_to_end
+
 
 @pytest.fixture
 def start(programs, tmp_path):

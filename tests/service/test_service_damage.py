@@ -20,6 +20,8 @@ from polyaforest.service.events import EventLog
 from polyaforest.service.feedback import forget
 from polyaforest.service.history import RecordHistory
 
+pytestmark = pytest.mark.fault
+
 OLD = Path(__file__).parents[1] / "golden" / "history-1.history"
 N, N_KEYS = 4000, 2
 SEAL = b"POLYA\x02\xff\xff"  # starts all data of a block

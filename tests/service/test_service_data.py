@@ -8,6 +8,8 @@ import pytest
 from services import WEB, Service, odd, receiver, rows
 from waiting import until
 
+pytestmark = pytest.mark.fault
+
 YEAR = 365 * 86400.0
 
 

@@ -4,10 +4,13 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 from services import Service, rows
 
 from polyaforest.service.changes import KINDS, Kind
 from polyaforest.service.config import ServerConfig, StreamConfig, parse_config
+
+pytestmark = pytest.mark.end_to_end
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text("utf-8")
 BLOCK = re.compile(r"^```(?P<kind>toml|console)\n(?P<text>.*?)^```$", re.M | re.S)

@@ -11,6 +11,8 @@ import pytest
 from services import START, WEB, Service, connect, raw, received, rows
 from waiting import until
 
+pytestmark = pytest.mark.end_to_end
+
 ADMIN, READ = "a" * 20 + "-admin", "r" * 20 + "-read"
 JSON = "Content-Type: application/json\r\n"
 RECORDS, PREVIEW, LOGIN = "/api/v1/streams/web/records", "/api/v1/streams/web/preview", "/api/v1/login"

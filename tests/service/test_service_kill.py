@@ -12,6 +12,8 @@ import pytest
 from services import START, WEB, Service, odd, receiver, rows
 from waiting import until
 
+pytestmark = pytest.mark.fault
+
 N_FIELDS = 3
 
 

@@ -16,6 +16,8 @@ from waiting import until
 from polyaforest.io.errors import BadInput
 from polyaforest.io.sources.prometheus import PrometheusServer
 
+pytestmark = pytest.mark.end_to_end
+
 SETTINGS = """
 global:
   scrape_interval: 1s

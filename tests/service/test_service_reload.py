@@ -14,6 +14,8 @@ from effort import mostly_slow
 from services import WEB, Service, rows
 from waiting import until
 
+pytestmark = pytest.mark.end_to_end
+
 TOKEN = "a-token-for-admins-only"
 N = 300
 

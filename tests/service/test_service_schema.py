@@ -6,6 +6,8 @@ from effort import examples
 from hypothesis import HealthCheck, given, settings
 from services import WEB, Service, odd, rows
 
+pytestmark = pytest.mark.end_to_end
+
 
 @pytest.fixture(scope="module")
 def service(programs, tmp_path_factory):

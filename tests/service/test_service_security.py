@@ -9,6 +9,8 @@ import pytest
 from services import START, WEB, Service, raw, rows
 from waiting import until
 
+pytestmark = pytest.mark.end_to_end
+
 ADMIN, READ = "a" * 20 + "-admin", "r" * 20 + "-read"
 
 

@@ -8,6 +8,8 @@ from servers import redis_server
 from services import START, Service, odd, rows
 from waiting import until
 
+pytestmark = pytest.mark.end_to_end
+
 WEB = """
 [streams.web]
 source = {source}

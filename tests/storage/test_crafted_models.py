@@ -17,6 +17,8 @@ from effort import mostly_slow
 
 from polyaforest.storage.modelfile import write_model
 
+pytestmark = pytest.mark.property
+
 PATIENCE = 300.0  # seconds until a process counts as hanging, including compilation of kernels
 TESTS = Path(__file__).parents[1]
 

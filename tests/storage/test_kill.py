@@ -13,7 +13,10 @@ from effort import FULL, PROFILE
 
 from polyaforest.storage.modelfile import read_model, write_model
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked, to start quickly")
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked, to start quickly"),
+]
 
 SIZE = 400_000  # 3.2 MB: writing takes long enough to be killed halfway
 N_KILLS = 100 if PROFILE == FULL else 30

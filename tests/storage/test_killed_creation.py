@@ -18,6 +18,8 @@ from polyaforest.judge import open_store, read_damaged, read_model, read_notes
 from polyaforest.service.database import Database
 from polyaforest.storage import databases, model_store
 
+pytestmark = pytest.mark.fault
+
 ROWS = np.random.default_rng(0).normal(size=(30, 2))
 
 

@@ -12,6 +12,8 @@ from effort import FULL, PROFILE
 from polyaforest import BatchMPF, ModelFileError, StreamingMPF, Tree, load
 from polyaforest.judge import open_store, read_damaged, read_model, read_notes
 
+pytestmark = pytest.mark.fault
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 ROWS = np.random.default_rng(0).normal(size=(30, 2))
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+pytestmark = [pytest.mark.end_to_end, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
 SHARED = """
 import faulthandler

@@ -16,6 +16,8 @@ from polyaforest.io.json_values import to_json
 from polyaforest.tables.validation import NamedRows
 from polyaforest.util.text import json_shown, label, printable, width
 
+pytestmark = pytest.mark.property
+
 ANYTHING = st.text(st.characters())  # surrogates, too
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 OURS = re.compile(r"\x1b\[(0|1|31)m")
