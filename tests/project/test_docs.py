@@ -32,7 +32,7 @@ PUBLIC = [
     ".drift",
     ".detectors",
     ".explain",
-    ".live",
+    ".judge",
     ".plots",
     ".series",
 ]
