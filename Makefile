@@ -93,6 +93,7 @@ figures: $(READY)  ## draw the figures of the docs again, and write the page of 
 	$(BIN)/python docs/screens.py
 	$(BIN)/python docs/gallery.py
 	$(BIN)/python docs/make_cli.py
+	$(BIN)/python docs/make_settings.py
 
 clean:
 	rm -rf $(VENV) .venv-lowest .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage demo.png site

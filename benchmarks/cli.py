@@ -263,7 +263,7 @@ def key_tasks(size: Size, place: Path) -> list[Task]:
     for records in size.of_keys:
         path = write_records(place / f"keys-{records}.jsonl", records, n_keys=size.keys)
         for method, megabytes in BUDGETS.items():
-            command = [*WATCH, "--by", "host", "--memory", megabytes]
+            command = [*WATCH, "--by", "host", "--memory-mb", megabytes]
             tasks.append(Task("keys", f"{size.keys} keys", method, records, partial(run, command, path)))
     return tasks
 
@@ -381,7 +381,7 @@ def keys_table(rows: Rows) -> str:
     for method in measured(rows, part="keys"):
         peak = max(picked(rows, "peak_mb", part="keys", method=method))
         lines.append([method, BUDGETS[method], f"{rate(rows, part='keys', method=method):,.0f}", f"{peak:,.0f}"])
-    return table(["models are", "`--memory`, MB", "records a second", "peak memory, MB"], lines)
+    return table(["models are", "`--memory-mb`", "records a second", "peak memory, MB"], lines)
 
 
 def read_table(rows: Rows) -> str:

@@ -53,7 +53,7 @@ def words(folder):
 def test_deleted_output_is_recreated_and_truncated_after_kill(tmp_path, factory, name):
     good, bad = LINES[:100], [b"junk %d\n" % i for i in range(100)]
     append(tmp_path / "log", *good[:50], *bad[:50])
-    child = factory.start(tmp_path, *FOLLOW, "--snapshot-seconds", "0")
+    child = factory.start(tmp_path, *FOLLOW, "--save-every", "0")
     until(lambda: n_committed(tmp_path) == 100)
     (tmp_path / name).unlink()
     until(lambda: f"{name}' was deleted" in words(tmp_path))
@@ -63,7 +63,7 @@ def test_deleted_output_is_recreated_and_truncated_after_kill(tmp_path, factory,
     until(lambda: n_lines(tmp_path, "bad") == (50 if name == "bad" else 100))
     until(lambda: n_lines(tmp_path) == (50 if name == "out" else 100))
     stop(factory, child, signal.SIGKILL)
-    child = factory.start(tmp_path, *FOLLOW, "--snapshot-seconds", "0")
+    child = factory.start(tmp_path, *FOLLOW, "--save-every", "0")
     until(lambda: n_committed(tmp_path) == 200)
     assert stop(factory, child) == 0
     expected = {"out": [*range(1, 51), *range(101, 151)], "bad": [*range(51, 101), *range(151, 201)]}
@@ -73,7 +73,7 @@ def test_deleted_output_is_recreated_and_truncated_after_kill(tmp_path, factory,
 
 def test_another_file_in_place_of_the_output_is_not_cut(tmp_path, factory):
     append(tmp_path / "log", *LINES[:100])
-    child = factory.start(tmp_path, *FOLLOW, "--snapshot-seconds", "0")
+    child = factory.start(tmp_path, *FOLLOW, "--save-every", "0")
     until(lambda: n_committed(tmp_path) == 100)
     stop(factory, child, signal.SIGKILL)
     length = (tmp_path / "out").stat().st_size
@@ -90,7 +90,7 @@ def test_another_file_in_place_of_the_output_is_not_cut(tmp_path, factory):
 
 def test_reports_output_missing_after_kill(tmp_path, factory):
     append(tmp_path / "log", *LINES[:100])
-    child = factory.start(tmp_path, *FOLLOW, "--snapshot-seconds", "0")
+    child = factory.start(tmp_path, *FOLLOW, "--save-every", "0")
     until(lambda: n_committed(tmp_path) == 100)
     stop(factory, child, signal.SIGKILL)
     (tmp_path / "out").unlink()
@@ -104,7 +104,7 @@ def test_reports_output_missing_after_kill(tmp_path, factory):
 
 def test_a_renamed_output_is_cut_where_it_is_now(tmp_path, factory):
     append(tmp_path / "log", *LINES[:50])
-    child = factory.start(tmp_path, *FOLLOW, "--snapshot-seconds", "0")
+    child = factory.start(tmp_path, *FOLLOW, "--save-every", "0")
     until(lambda: n_committed(tmp_path) == 50)
     stop(factory, child, signal.SIGKILL)
     child = factory.start(tmp_path, *FOLLOW)
@@ -124,7 +124,7 @@ def test_a_renamed_output_is_cut_where_it_is_now(tmp_path, factory):
 @pytest.mark.parametrize("gone", [["m"], ["m", "m-wal", "m-shm", "m-lock"], ["m-wal"]])
 def test_a_model_that_is_deleted_while_running_is_written_again(tmp_path, factory, gone):
     append(tmp_path / "log", *LINES[:100])
-    child = factory.start(tmp_path, *FOLLOW, "--by", "host", "--snapshot-seconds", "0")
+    child = factory.start(tmp_path, *FOLLOW, "--by", "host", "--save-every", "0")
     until(lambda: n_committed(tmp_path) == 100)
     for name in gone:
         (tmp_path / name).unlink()
@@ -143,7 +143,7 @@ def test_a_model_that_is_deleted_while_running_is_written_again(tmp_path, factor
 
 def test_a_model_that_is_replaced_while_running_is_left_alone_and_ours_is_rescued(tmp_path, factory):
     append(tmp_path / "log", *LINES[:100])
-    child = factory.start(tmp_path, *FOLLOW, "--snapshot-seconds", "0")
+    child = factory.start(tmp_path, *FOLLOW, "--save-every", "0")
     until(lambda: n_committed(tmp_path) == 100)
     with closing(sqlite3.connect(tmp_path / "other")) as other:
         other.execute("CREATE TABLE cats (name TEXT)")
@@ -159,7 +159,7 @@ def test_a_model_that_is_replaced_while_running_is_left_alone_and_ours_is_rescue
 def test_a_new_model_says_that_the_output_has_lines(tmp_path, factory):
     append(tmp_path / "log", *LINES[:10])
     for _ in range(2):
-        child = factory.start(tmp_path, *FOLLOW, "--snapshot-seconds", "0")
+        child = factory.start(tmp_path, *FOLLOW, "--save-every", "0")
         until(lambda: n_committed(tmp_path) == 10)
         stop(factory, child, signal.SIGKILL)
         for path in tmp_path.glob("m*"):
@@ -304,7 +304,7 @@ def together(programs):
     children = []
 
     def start(folders):
-        children[:] = [programs.start("watch", *FOLLOW, "--snapshot-seconds", "0", cwd=folder) for folder in folders]
+        children[:] = [programs.start("watch", *FOLLOW, "--save-every", "0", cwd=folder) for folder in folders]
         return list(children)
 
     def end(number=signal.SIGKILL, moments=()):
@@ -359,7 +359,7 @@ def test_killed_and_rotated_at_any_moment_it_writes_what_an_undisturbed_run_does
     for part in parts:
         schedule.turn(part)
     stop(factory, factory.child, signal.SIGKILL)
-    child = factory.start(tmp_path, *FOLLOW, "--snapshot-seconds", "0")
+    child = factory.start(tmp_path, *FOLLOW, "--save-every", "0")
     append(tmp_path / "log", last)  # only this process can have saved it
     until(lambda: n_committed(tmp_path) == 300)
     assert stop(factory, child) == 0, words(tmp_path)
@@ -377,8 +377,8 @@ class Schedule:
         self._folder, self._factory, self._rng = folder, factory, rng
         self._log = folder / "log"
         self.rotation, self.outputs = Rotation(self._log, rng), Outputs(folder)
-        self._saving = ["--snapshot-every", rng.choice(["5", "40", "1000"])]
-        self._saving += ["--snapshot-seconds", rng.choice(["0", "0.05", "9"])]
+        self._saving = ["--save-records", rng.choice(["5", "40", "1000"])]
+        self._saving += ["--save-every", rng.choice(["0", "0.05", "9"])]
         text = mixed_lines()
         cuts = [0, *sorted(rng.sample(range(20, 280), 9)), len(text)]
         self.parts = [b"".join(text[i:j]) for i, j in pairwise(cuts)]

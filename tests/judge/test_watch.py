@@ -40,7 +40,7 @@ def test_repeated_kills_lose_and_repeat_no_record(tmp_path, factory):
     rng, n_kills = np.random.default_rng(11), 50 if PROFILE == FULL else 10
     with redis_server(tmp_path) as server, redis.Redis(port=server.port) as client:
         source = ["--from", f"{server.address}?stream=metrics", "--by", "host", "--columns", "cpu,disk", *SMALL]
-        saving = ["--model", "m", "--out", "out", "--quarantine", "bad", "--snapshot-every", "5"]
+        saving = ["--model", "m", "--out", "out", "--quarantine", "bad", "--save-records", "5"]
         for turn, part in enumerate(np.array_split(np.arange(595), n_kills)):
             n_before = n_lines(tmp_path), n_committed(tmp_path)
             child = factory.start(tmp_path, *source, *saving)
@@ -109,13 +109,14 @@ def test_ctrl_c_saves_and_the_next_start_resumes(tmp_path, factory):
     assert [item["is_anomaly"] for item in written(tmp_path / "out")][300]
 
 
-def test_other_settings_are_rejected_for_an_existing_model(tmp_path, factory):
+def test_settings_that_do_not_fit_are_rejected_for_an_existing_model(tmp_path, factory):
     (tmp_path / "log").write_text(line(0, [1.0, 2.0]) + "\n")
     factory.start(tmp_path, "log", "--model", "m", *SMALL)
     assert factory.wait() == 0
-    factory.start(tmp_path, "log", "--model", "m", "--shingle", "3", *SMALL)
+    factory.start(tmp_path, "log", "--model", "m", "--by", "host", *SMALL)
     assert factory.wait() == 3
-    assert "--shingle was not given when m was started, and is 3 now" in (tmp_path / "stderr").read_text()
+    error = (tmp_path / "stderr").read_text()
+    assert "--by: all records share their models, but by is now 'host': use the same setting, or another" in error
 
 
 # ---- files that rotate -----------------------------------------------------------------------------------------------
@@ -214,7 +215,7 @@ def test_field_that_is_empty_in_the_first_record_is_reported(tmp_path, programs)
 def test_thousand_keys_fit_in_little_memory(tmp_path, factory):
     rows = np.random.default_rng(1).normal(size=(3000, 2))
     (tmp_path / "log").write_text("".join(line(i, row, hosts=1000) + "\n" for i, row in enumerate(rows.tolist())))
-    factory.start(tmp_path, "log", "--by", "host", "--model", "m", "--out", "out", "--memory", "1", *SMALL)
+    factory.start(tmp_path, "log", "--by", "host", "--model", "m", "--out", "out", "--memory-mb", "1", *SMALL)
     assert factory.wait() == 0, (tmp_path / "stderr").read_text()
     notes, keys = read_notes(tmp_path / "m")
     assert len(keys) == 1000
@@ -273,7 +274,7 @@ def test_models_of_watch_can_be_inspected_and_used(tmp_path, cli):
     for arguments, message in (
         (["score", "-m", model, log], "2 partitions: choose one with --by"),
         (["score", "-m", model, "--by", "web0", log], "Did you mean 'web-0'?"),
-        (["watch", log, "--model", model, "--by", "host", "--trees", "6", "--quarantine", bad], "--trees was 5"),
+        (["watch", log, "--model", model, "--by", "ts", "--quarantine", bad], "--by: each 'host' has its own models"),
         (["watch", log, "--model", text, "--quarantine", bad], "--start-from"),
         (["watch", log, "--start-from", model, "--quarantine", bad], "polyaforest.judge"),
     ):

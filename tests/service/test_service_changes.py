@@ -13,10 +13,12 @@ from waiting import until
 from polyaforest.io.errors import BadInput
 from polyaforest.judge import read_notes
 from polyaforest.service.app import Service
-from polyaforest.service.changes import KINDS, Kind, plan_stream, stored_plan
+from polyaforest.service.changes import KINDS, plan_stream, stored_plan
 from polyaforest.service.config import TABLES, ServerConfig, StreamConfig, parse_config, to_toml
 from polyaforest.service.feedback import Conflict, give, undo
 from polyaforest.service.numbering import Numbering
+from polyaforest.settings.stream import Effect
+from polyaforest.settings.values import settings_of
 
 N = 300
 WEB = {"time": "time", "by": "host", "id": "id", "trees": 4, "window": 64, "seed": 1, "false_alarm_rate": 0.2}
@@ -30,6 +32,7 @@ CHANGES = {
     "source": "FOLDER/records.jsonl",
     "format": "csv",
     "columns": ["cpu", "load"],
+    "categories": ["load"],
     "time": "moment",
     "by": "shop",
     "id": None,
@@ -41,6 +44,9 @@ CHANGES = {
     "trees": 6,
     "false_alarm_rate": 0.001,
     "seed": 2,
+    "drift": "report",
+    "drift_alarms_every": 5000,
+    "drift_reference": 256,
     "merge": 5,
     "band": False,
     "silence": "5m",
@@ -152,6 +158,8 @@ def past(tmp_path_factory):
 
 def names_in(schema):
     """Return the names of all settings of a table."""
+    if not hasattr(schema, "model_fields"):
+        return set(settings_of(schema))
     names = {field.alias or name for name, field in schema.model_fields.items()}
     for table in names & set(TABLES):
         inner = schema.model_fields[table].annotation
@@ -178,12 +186,13 @@ def test_start_does_what_check_prints(name, past, tmp_path, cli):
     config = changed(tmp_path, name, stream)
     code, _, said = cli("serve", "--check", str(write(tmp_path, config)))
     kind = KINDS[name]
-    assert (code != 0) == (kind is Kind.NEW_STREAM), said
+    assert (code != 0) == (kind is Effect.NEW_STREAM), said
     wanted = {
-        Kind.NEW_STREAM: rf"line \d+: streams\.web\.{name}: .*untouched.*another name",
-        Kind.RELEARNED: rf"web: a start relearns its models from its history \({2 * N} records\) because of {name} = ",
-        Kind.APPLIED: rf"web: a start applies {name} = " if name not in ("alerts", "streams") else "is valid",
-        Kind.AT_START: "is valid",
+        Effect.NEW_STREAM: rf"line \d+: streams\.web\.{name}: .*untouched.*another name",
+        Effect.RELEARNED: rf"web: a start relearns its models from its history \({2 * N} records\)"
+        rf" because of {name} = ",
+        Effect.APPLIED: rf"web: a start applies {name} = " if name not in ("alerts", "streams") else "is valid",
+        Effect.AT_START: "is valid",
     }[kind]
     assert re.search(wanted, said), said
     if name != "server.port":  # nothing listens here
@@ -194,8 +203,8 @@ def check_start(folder, config, kind, cli):
     """Check that the stream starts, unless it must be a new one, and that the next start changes nothing."""
     with running(folder, config) as service:
         one = relearned(service)
-        assert one.is_ready == (kind is not Kind.NEW_STREAM), one.error
-        if kind is Kind.NEW_STREAM:
+        assert one.is_ready == (kind is not Effect.NEW_STREAM), one.error
+        if kind is Effect.NEW_STREAM:
             assert "untouched" in one.error
             return
         if one.inbox is not None:
@@ -224,22 +233,23 @@ def test_reload_does_what_a_start_does(name, past, tmp_path):
     with running(tmp_path, config_of(tmp_path, WEB)) as service:
         before = service.config
         write(tmp_path, changed(tmp_path, name, WEB))
-        if KINDS[name] is Kind.NEW_STREAM:
+        if KINDS[name] is Effect.NEW_STREAM:
             with pytest.raises(BadInput, match=rf"line \d+: streams\.web\.{name}: "):
                 service.reload("tester")
             assert service.config == before
         else:
             answer = service.reload("tester")
-            place = {Kind.APPLIED: "applied", Kind.RELEARNED: "relearned", Kind.AT_START: "at_next_start"}[KINDS[name]]
+            places = {Effect.APPLIED: "applied", Effect.RELEARNED: "relearned", Effect.AT_START: "at_next_start"}
+            place = places[KINDS[name]]
             assert name in str(answer[place]) or answer.get(name) or answer["started"] == ["other"]
         one = relearned(service)
         if one.inbox is not None:
             new = LINES + CSV if one.config.format == "csv" else rows(3, N)
             assert all(hasattr(result, "judgement") for result in post(service, new))
         logged = audit(one)
-        if KINDS[name] in (Kind.APPLIED, Kind.RELEARNED) and name != "streams":
+        if KINDS[name] in (Effect.APPLIED, Effect.RELEARNED) and name != "streams":
             assert ("tester", "alerts" if name == "alerts" else "settings") in logged
-        assert (("the service", "relearned") in logged) == (KINDS[name] is Kind.RELEARNED)
+        assert (("the service", "relearned") in logged) == (KINDS[name] is Effect.RELEARNED)
 
 
 def audit(stream):

@@ -2,7 +2,9 @@
 
 import pytest
 
-from polyaforest.service.config import GateConfig, parse_config, public, to_toml
+from polyaforest.service.config import parse_config, public, to_toml
+from polyaforest.settings.stream import Gates
+from polyaforest.settings.values import Table
 
 GOOD = """
 [server]
@@ -55,7 +57,7 @@ streams = ["web"]
         ("[streams.'../x']\n", 1, "streams.../x", "letters, digits"),
         ("[streams.a]\n[streams.A]\n", 2, "streams.A", "upper and lower case"),
         ("[streams.a]\nseries = true\nshingle = 3\n", 1, "streams.a", "omit `shingle`"),
-        ("[streams.a]\nwindow = '6h'\n", 1, "streams.a", "need `time`"),
+        ("[streams.a]\nwindow = '6h'\n", 1, "streams.a", "needs `time`"),
         ("[streams.a]\n[[alerts]]\nname = 'x'\n", 2, "alerts.0", "exactly one"),
         ("[streams.a]\n[[alerts]]\nname='x'\nurl='y'\nstreams=['b']\n", 5, "alerts.0.streams", "no stream 'b'"),
         ("[streams.a]\n" + 2 * "[[alerts]]\nurl='y'\nname='x'\n", 7, "alerts.1.name", "another alert"),
@@ -181,4 +183,4 @@ def test_windows_of_many_days_are_shown_exactly():
 
 def test_ranges_of_fields_that_are_not_unicode_are_rejected():
     with pytest.raises(ValueError, match=r"the field name '\\ud800' is not valid Unicode"):
-        GateConfig(valid={"\ud800": [0, 1]})
+        Table(Gates).check({"valid": {"\ud800": [0, 1]}})

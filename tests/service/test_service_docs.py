@@ -1,5 +1,6 @@
 """The guide to serve: its configuration is valid, its examples return the printed output."""
 
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -7,13 +8,18 @@ from pathlib import Path
 import pytest
 from services import Service, rows
 
-from polyaforest.service.changes import KINDS, Kind
+from polyaforest.cli import main as program
+from polyaforest.service.changes import KINDS
 from polyaforest.service.config import ServerConfig, StreamConfig, parse_config
+from polyaforest.settings.stream import Effect
 
 pytestmark = pytest.mark.end_to_end
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text("utf-8")
 BLOCK = re.compile(r"^```(?P<kind>toml|console)\n(?P<text>.*?)^```$", re.M | re.S)
+_spec = importlib.util.spec_from_file_location("make_settings", Path(__file__).parents[2] / "docs" / "make_settings.py")
+make_settings = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(make_settings)
 FOUND = [(found["kind"], found["text"]) for found in BLOCK.finditer(PAGE)]
 
 
@@ -21,11 +27,19 @@ def test_configuration_in_the_guide_is_valid():
     (text,) = [text for kind, text in FOUND if kind == "toml"]
     config = parse_config(text)
     assert list(config.streams) == ["web", "sensor", "cluster"]
-    tables = {"gates", "mute", "maintenance", "prometheus"}  # explained by the example
-    assert keys_in_table("key of a stream") == set(StreamConfig.model_fields) - tables
+    listed = set(re.findall(r"^\| `([\w.]+)` \|", make_settings.page(), re.M))
+    tables = {"gates", "mute", "maintenance"}  # explained by the example
+    assert listed == set(StreamConfig.model_fields) - tables
     in_text = {"host", "port", "data", "admin_token_file", "read_token_file", "key_labels"}
     assert keys_in_table("key of `[server]`") == set(ServerConfig.model_fields) - in_text
     assert all(name in PAGE for name in in_text)
+
+
+def test_page_of_settings_is_that_of_the_schema():
+    assert make_settings.PAGE.read_text("utf-8") == make_settings.page(), "run: python docs/make_settings.py"
+    command = program.get_command(None, "watch")
+    listed = set(re.findall(r"`(--[a-z-]+)`", make_settings.page())) | {"--from", "--follow", "--help"}
+    assert {option for parameter in command.params for option in parameter.opts if option.startswith("--")} <= listed
 
 
 def keys_in_table(title):
@@ -73,9 +87,9 @@ def test_guide_lists_the_effect_of_every_setting():
     section = PAGE.partition("## Change settings")[2].partition("```console")[0]
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     tables = ("gates", "retention")
-    for kind, cell in zip((Kind.APPLIED, Kind.RELEARNED, Kind.NEW_STREAM), cells, strict=False):
+    for kind, cell in zip((Effect.APPLIED, Effect.RELEARNED, Effect.NEW_STREAM), cells, strict=False):
         named = set(re.findall(r"`(\w+)`", cell)) - {"prometheus", "queries"}
         own = {name.partition(".")[0] if name.startswith(tables) else name for name in KINDS if KINDS[name] is kind}
         own = {name for name in own if not name.startswith(("prometheus.", "alerts", "streams"))}
-        assert named - ({"by"} if kind is Kind.APPLIED else set()) == own, kind
+        assert named - ({"by"} if kind is Effect.APPLIED else set()) == own, kind
     assert cells[3].strip() == "`[server]`"

@@ -17,7 +17,7 @@ from streams_served import post, running, service_of
 from polyaforest.service import silence
 from polyaforest.service.alerts import Destination, Outbox
 from polyaforest.service.blocks import FLAGGED, Band, Block, Buckets, ScoredRecord
-from polyaforest.service.config import AlertConfig, GateConfig, MaintenanceConfig, MuteConfig
+from polyaforest.service.config import AlertConfig
 from polyaforest.service.database import Database
 from polyaforest.service.events import EventChange, EventLog
 from polyaforest.service.feedback import Conflict, feedback_on, give, undo
@@ -25,6 +25,8 @@ from polyaforest.service.gates import Departure, KnownNormal, MaintenanceWindows
 from polyaforest.service.history import RecordHistory
 from polyaforest.service.metrics import Metrics
 from polyaforest.service.worker import Worker
+from polyaforest.settings.stream import Gates, Maintenance, Mute
+from polyaforest.settings.values import Table
 
 
 def sample(position, number, *, value=1.0, flags=0, point=None, p_value=0.5):
@@ -153,7 +155,7 @@ HIGH = Departure("cpu", 60.0, 50.0, "high")
     ],
 )
 def test_gates_mute_small_or_one_sided_deviations(gates, is_muted):
-    assert (why_muted(GateConfig(**gates), [], "web-1", START, HIGH) is not None) == is_muted
+    assert (why_muted(Gates(**gates), [], "web-1", START, HIGH) is not None) == is_muted
 
 
 @pytest.mark.parametrize(
@@ -169,11 +171,11 @@ def test_gates_mute_small_or_one_sided_deviations(gates, is_muted):
     ],
 )
 def test_mute_rules_apply_by_key_field_and_time(mute, is_muted):
-    assert (why_muted(GateConfig(), [MuteConfig(**mute)], "web-1", START, HIGH) is not None) == is_muted
+    assert (why_muted(Gates(), [Mute(**mute)], "web-1", START, HIGH) is not None) == is_muted
 
 
 def test_values_outside_their_valid_range_are_reported():
-    gates = GateConfig(valid={"cpu": [0, 100]})
+    gates = Gates(valid={"cpu": (0.0, 100.0)})
     assert why_outside(gates, ["load", "cpu"], [500.0, 50.0]) is None
     assert "cpu is 101" in why_outside(gates, ["load", "cpu"], [500.0, 101.0])
     assert why_outside(gates, ["load", "cpu"], [500.0, float("nan")]) is None
@@ -195,9 +197,7 @@ def moment(text):
     ],
 )
 def test_maintenance_window_contains_its_times(window, inside, outside):
-    made = MaintenanceWindows(
-        [MaintenanceConfig.model_validate({"name": "c", "mode": "judge-only", **window}, strict=False)]
-    )
+    made = MaintenanceWindows([Table(Maintenance).check({"name": "c", "mode": "judge-only", **window})])
     assert not made.mode(moment(inside)).is_learned
     assert made.mode(moment(inside)).is_checked
     assert made.mode(moment(outside)) == (True, True)

@@ -192,7 +192,7 @@ def _out_of_memory(problem: Exception) -> str:
     wanted = str(problem) or "allocation failed"
     return (
         f"not enough memory: {wanted[0].lower()}{wanted[1:]}{_memory_in_use()}. Raise the limit, or use less: "
-        "fewer --columns; --stream in `detect`; a lower --memory, a smaller --window or fewer --trees in `watch`"
+        "fewer --columns; --stream in `detect`; a lower --memory-mb, a smaller --window or fewer --trees in `watch`"
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyaforest.cli import _options as options
+from polyaforest.settings.stream import WINDOW
 
 if TYPE_CHECKING:
     from polyaforest.cli._picture import Picture
@@ -67,7 +68,7 @@ class DetectOptions(options.TableOptions):
         return DetectorSettings(
             kind="stream" if self.is_stream else self.kind,
             seed=self.seed,
-            window=(self.window or options.WINDOW) if self.is_stream else None,
+            window=(self.window or WINDOW) if self.is_stream else None,
             shingle=self.shingle,
             is_series=self.is_series
             or (False if self.is_stream or self.weight or self.calibrate_by else self.is_series),

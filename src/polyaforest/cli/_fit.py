@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyaforest.cli import _options as options
+from polyaforest.settings.stream import WINDOW
 
 if TYPE_CHECKING:
     from polyaforest import BatchMPF
@@ -165,7 +166,7 @@ def _fit_stream(chosen: FitOptions, table: Table, chunks: Iterator[TableChunk]) 
     from polyaforest.detection.pipeline import times_of
     from polyaforest.forest.point_store import point_keys
 
-    model = chosen.settings(chosen.window or options.WINDOW).new_detector()
+    model = chosen.settings(chosen.window or WINDOW).new_detector()
     for chunk in chunks:
         keys = None
         if chunk.ids is not None:

@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from polyaforest.cli._screen import CLEAR_LINE
 from polyaforest.io.reading import DATES, DECIMALS, Reading
+from polyaforest.settings.stream import WINDOW, StreamSettings, flat_settings, option_of
+from polyaforest.settings.values import Flag, Setting, Values
 from polyaforest.util.text import printable
 
 if TYPE_CHECKING:
     from polyaforest.io.tables import Table, TableChunk
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-WINDOW = 1024  # points that a stream holds by default
 
 
 def combine(*decorators: Decorator) -> Decorator:
@@ -40,6 +40,82 @@ def read_names(ctx: click.Context, option: click.Parameter, texts: tuple[str, ..
     if texts and not names:
         raise click.BadParameter("give at least one name", ctx, option)
     return list(dict.fromkeys(names)) or None
+
+
+class _SettingType(click.ParamType["Any"]):
+    """The value of a setting of a stream."""
+
+    def __init__(self, values: Values) -> None:
+        self._values, self.name = values, values.metavar
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse the text of an option; errors name the allowed values."""
+        try:
+            return self._values.parse(value) if isinstance(value, str) else value
+        except ValueError as problem:
+            self.fail(str(problem), param, ctx)
+
+
+def stream_options(*names: str) -> Decorator:
+    """Return the options of settings of a stream, by name; each is passed under its name with underscores."""
+    return combine(*(_stream_option(name, flat_settings(StreamSettings)[name]) for name in names))
+
+
+def _stream_option(name: str, setting: Setting) -> Decorator:
+    default, values = StreamSettings().plain()[name], setting.values
+    words = setting.default or ("none" if default is None or default is False else str(default))
+    help = setting.help if words == "none" else f"{setting.help}  [default: {words}]"
+    option, passed = option_of(name), name.replace(".", "_")
+    if isinstance(values, Flag):
+        flags = option if default is False else f"{option}/{option_of(name, False)}"
+        return click.option(flags, passed, is_flag=True, default=default, help=help)
+    return click.option(
+        option,
+        passed,
+        type=_SettingType(values),
+        metavar=values.metavar,
+        multiple=values.is_repeated,
+        callback=_joined if values.is_repeated else None,
+        help=help,
+    )
+
+
+def _joined(ctx: click.Context, option: click.Parameter, parts: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...] | None:
+    """Return the values of a repeated option together."""
+    joined = tuple(part for one in parts for part in one)
+    twice = [part for place, part in enumerate(joined) if part in joined[:place]]
+    if twice:
+        raise click.BadParameter(f"{twice[0]!r} is listed twice", ctx, option)
+    return joined or None
+
+
+def stream_settings(given: dict[str, Any]) -> StreamSettings:
+    """Return the settings of a stream from the values of `stream_options`; raise a usage error for contradictions."""
+    passed = {name: given[name.replace(".", "_")] for name in flat_settings(StreamSettings)}
+    settings = StreamSettings(**{name: value for name, value in passed.items() if value is not None})
+    for words in settings.conflicts(option_of):
+        raise click.UsageError(f"{words}.")
+    return settings
+
+
+class StreamCommand(click.Command):
+    """A command whose options had other names in earlier versions; errors name the new ones."""
+
+    _FORMER: ClassVar[dict[str, str]] = {
+        "--snapshot-every": "--save-records",
+        "--snapshot-seconds": "--save-every",
+        "--memory": "--memory-mb",
+    }
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as problem:
+            new = self._FORMER.get(problem.option_name)
+            if new is None:
+                raise
+            raise click.UsageError(f"{problem.option_name} is now {new}.", ctx) from problem
 
 
 files = click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())

@@ -81,9 +81,9 @@ def _describe_change(key: str | None, change: Change) -> dict[str, Any]:
     return {"drift": facts} if key is None else {"key": key, "drift": facts}
 
 
-def track_event(entry: Entry, judgement: Judgement) -> list[dict[str, Any]]:
+def track_event(entry: Entry, judgement: Judgement, merge: int | None = None) -> list[dict[str, Any]]:
     """Describe the events that end or begin with a row."""
-    key, tracked = judgement.row.key, track(entry, judgement, _as_text(judgement.row.time))
+    key, tracked = judgement.row.key, track(entry, judgement, _as_text(judgement.row.time), merge)
     lines = [] if tracked.ended is None else [_describe_event(key, tracked.ended, "ended")]
     if tracked.event is not None and tracked.event.first == tracked.number:
         lines.append(_describe_event(key, tracked.event, "begun"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from polyaforest.detectors import BatchMPF, SeriesMPF, StreamingMPF, loads
 from polyaforest.drift import DriftMonitor
 from polyaforest.series import EventTracker
+from polyaforest.settings.stream import StreamSettings
 from polyaforest.storage import model_store
 from polyaforest.storage.model_store import ModelStore
 from polyaforest.storage.state import MALFORMED
@@ -65,25 +65,16 @@ def read_model(path: str | os.PathLike[str], key: str) -> Detector:
     return model_store.read_model(path, key, _load_stream)
 
 
-def new_detector(
-    *,
-    trees: int = 100,
-    window: int | timedelta = 1024,
-    false_alarm_rate: float | None = None,
-    seed: int = 0,
-    is_series: bool | None = None,
-    shingle: int | None = None,
-    difference: bool = False,
-    calendar: Sequence[str] = (),
-) -> Detector:
+def new_detector(settings: StreamSettings) -> Detector:
     """Return a detector for a stream of independent rows or, if any of its settings is given, for a time series."""
     forest = StreamingMPF(
-        n_estimators=trees,
-        window=window,
-        false_alarm_rate=false_alarm_rate,
-        random_state=seed,
+        n_estimators=settings.trees,
+        window=settings.window,
+        false_alarm_rate=settings.false_alarm_rate,
+        random_state=settings.seed,
     )
-    if is_series:
+    shingle, difference, calendar = settings.shingle, settings.difference, settings.calendar
+    if settings.series:
         return SeriesMPF(forest, calendar=calendar)
     if not (shingle or difference or calendar):
         return forest

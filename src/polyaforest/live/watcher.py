@@ -33,6 +33,8 @@ class Watcher(Loop[bytes]):
         Whether to write lines for flagged records only.
     writes_events : bool
         Whether to write lines for the beginning and end of events instead of one per record.
+    merge : int or None
+        Largest distance of flagged records in one event; None uses the reach of the detector.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Watcher(Loop[bytes]):
         settings: dict[str, Any] | None = None,
         only_anomalies: bool = False,
         writes_events: bool = False,
+        merge: int | None = None,
         finds_series: bool = False,
         drift: Mapping[str, Any] | None = None,
         cadence: Cadence | None = None,
@@ -64,7 +67,7 @@ class Watcher(Loop[bytes]):
             notify=notify,
         )
         self.out, self.quarantine = out, quarantine
-        self._only_anomalies, self._writes_events = only_anomalies, writes_events
+        self._only_anomalies, self._writes_events, self._merge = only_anomalies, writes_events, merge
 
     def resume(self, *, skip_seen: bool = False) -> bool:
         """Return to the last commit, as `Loop.resume`; warn if a new model appends to existing lines."""
@@ -87,7 +90,7 @@ class Watcher(Loop[bytes]):
 
     def _facts(self, entry: Entry, judgement: Judgement) -> list[dict[str, Any]]:
         if self._writes_events:
-            return track_event(entry, judgement)
+            return track_event(entry, judgement, self._merge)
         return [describe_judgement(judgement)] if judgement.is_anomaly or not self._only_anomalies else []
 
     def _write(self, records: Sequence[Record], judged: Judged[bytes]) -> None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from datetime import UTC, date, datetime, time, timedelta
 from ipaddress import ip_network
-from math import inf
 from pathlib import Path
-from sys import float_info
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
     BaseModel,
@@ -29,43 +25,38 @@ from polyaforest.io.errors import BadInput
 from polyaforest.io.sources import canonical_name, scheme_of
 from polyaforest.io.sources.prometheus import TIME, PrometheusServer
 from polyaforest.service.toml_text import Places, to_toml
-from polyaforest.util.durations import format_duration, parse_duration
+from polyaforest.settings.stream import (
+    FORMER_NAMES,
+    Effect,
+    Gates,
+    Maintenance,
+    Mute,
+    StreamSettings,
+    flat_settings,
+    part_of,
+)
+from polyaforest.settings.values import (
+    MOST_RECORDS,
+    Duration,
+    Flag,
+    InvalidSettings,
+    Setting,
+    Table,
+    Tables,
+    non_default,
+    settings_of,
+)
 from polyaforest.util.text import printable
 
 __all__ = [
-    "AlertConfig", "Config", "GateConfig", "MaintenanceConfig", "MuteConfig", "PrometheusConfig", "RetentionConfig",
-    "ServerConfig", "SettingsTable", "StreamConfig", "Window", "parse_config", "public", "read_config", "to_toml",
-    "web_address",
+    "AlertConfig", "Config", "PrometheusConfig", "RetentionConfig", "ServerConfig", "SettingsTable", "StreamConfig",
+    "parse_config", "public", "read_config", "to_toml", "web_address",
 ]  # fmt: skip
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # also the name of a file
 _WORDS = {"extra_forbidden": "unknown key", "missing": "is missing"}
-_RENAMED = {"seasons": "calendar", "calendars": "maintenance"}
-_LONGEST_SPAN = 1e10  # seconds, about three centuries
-_MOST_RECORDS = 10**12
 _DAY = 86400.0
-_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-
-
-def _span(value: Any) -> Any:
-    """Return a duration such as "30m" in seconds."""
-    if isinstance(value, str):
-        value = parse_duration(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ValueError('must be a duration such as "90s", "30m", "6h" or "7d", or a number of seconds')
-    if value > _LONGEST_SPAN:
-        raise ValueError(f"the duration is longer than {_LONGEST_SPAN:g} seconds")
-    return float(value)
-
-
-def _window(value: Any) -> Any:
-    """Return a number of records, or a duration as timedelta."""
-    if isinstance(value, str):
-        return timedelta(seconds=_span(value))
-    if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= _MOST_RECORDS:
-        raise ValueError('must be a number of records, at least 2, or a duration such as "6h"')
-    return value
 
 
 def web_address(url: str) -> str:
@@ -81,8 +72,7 @@ def web_address(url: str) -> str:
 
 
 Place = tuple[int | str, ...]  # the path of a setting in the file
-Span = Annotated[float, BeforeValidator(_span)]
-Window = Annotated[int | timedelta, BeforeValidator(_window)]
+Span = Annotated[float, BeforeValidator(Duration().check)]
 
 
 class SettingsTable(BaseModel):
@@ -132,92 +122,6 @@ class ServerConfig(SettingsTable):
         return proxies
 
 
-class GateConfig(SettingsTable):
-    """Conditions that a flagged record must meet to count."""
-
-    direction: Literal["both", "high", "low"] = "both"
-    smallest_absolute: float | None = Field(default=None, gt=0)
-    smallest_relative: float | None = Field(default=None, gt=0)
-    valid: dict[str, tuple[float | None, float | None]] = {}
-
-    @field_validator("valid", mode="before")
-    @classmethod
-    def _check_ranges(cls, ranges: Any) -> Any:
-        if not isinstance(ranges, dict):
-            raise ValueError("must be a table of fields and ranges, such as {cpu = [0, 100]}")
-        for name, pair in ranges.items():
-            if any("\ud800" <= char <= "\udfff" for char in name):  # JSON can escape them, no record has them
-                raise ValueError(f"the field name {name!r} is not valid Unicode")
-            is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2
-            if not is_pair or not all(map(_is_number, pair)):
-                raise ValueError(f"the range of {name!r} must be two numbers, such as [0, 100]")
-            if not pair[0] < pair[1]:  # also false for NaN
-                raise ValueError(f"the range of {name!r} is empty: {pair[0]:g} is not below {pair[1]:g}")
-        return {name: tuple(map(float, pair)) for name, pair in ranges.items()}
-
-
-class MuteConfig(SettingsTable):
-    """A rule that mutes flagged records: of a key, of records mostly attributed to a field, or both."""
-
-    key: str | None = None
-    field: str | None = None
-    until: datetime | date | None = None
-    reason: str = ""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.key is None and self.field is None:
-            raise ValueError("set `key`, `field` or both: the rule has neither")
-        return self
-
-    @property
-    def ends(self) -> float:
-        """End of the rule, in seconds since 1970."""
-        return float("inf") if self.until is None else _moment(self.until)
-
-
-class MaintenanceConfig(SettingsTable):
-    """A maintenance window: its records are flagged but not learned, or learned but not flagged."""
-
-    name: str
-    mode: Literal["judge-only", "learn-only"]
-    start: datetime | date | None = None
-    end: datetime | date | None = None
-    days: list[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]] = []
-    dates: list[date] = []
-    from_: time | None = Field(default=None, alias="from")
-    to: time | None = None
-    timezone: str = "UTC"
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.from_ is None) != (self.to is None):
-            raise ValueError("set both `from` and `to`, or neither")
-        if not (self.start or self.end or self.days or self.dates or self.from_):
-            raise ValueError("no time given: set `start` and `end`, `days`, `dates`, or `from` and `to`")
-        return self
-
-    @field_validator("timezone")
-    @classmethod
-    def _check_timezone(cls, timezone: str) -> str:
-        try:
-            ZoneInfo(timezone)
-        except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: "Europe" is a directory
-            raise ValueError(f"unknown timezone {timezone!r}") from None
-        return timezone
-
-    @property
-    def weekdays(self) -> set[int]:
-        """Days of the week as numbers; Monday is 0."""
-        return {_DAYS.index(day) for day in self.days}
-
-    @property
-    def span(self) -> tuple[float, float]:
-        """Start and end, in seconds since 1970."""
-        start = float("-inf") if self.start is None else _moment(self.start)
-        return start, float("inf") if self.end is None else _moment(self.end)
-
-
 class PrometheusConfig(SettingsTable):
     """Queries to a Prometheus server, one expression per field."""
 
@@ -255,40 +159,37 @@ class PrometheusConfig(SettingsTable):
 class RetentionConfig(SettingsTable):
     """How much history a stream keeps; the oldest records beyond either limit are deleted."""
 
-    records: int = Field(default=2_000_000, ge=1000, le=_MOST_RECORDS)
+    records: int = Field(default=2_000_000, ge=1000, le=MOST_RECORDS)
     age: Span = 400 * 86400.0
 
 
-class StreamConfig(SettingsTable):
-    """Settings of a stream: its source, its records and its detector."""
+class StreamConfig(SettingsTable, StreamSettings):
+    """Settings of a stream: those of `StreamSettings`, its source, and what the service stores and reports."""
 
     source: str = "http"
     prometheus: PrometheusConfig | None = None
-    format: Literal["auto", "jsonl", "csv"] = "auto"
-    columns: list[str] | None = Field(default=None, min_length=1)
-    time: str | None = None
-    by: str | None = None
-    id: str | None = None
-    series: bool | None = None
-    shingle: int | None = Field(default=None, ge=1, le=2**20)
-    difference: bool = False
-    calendar: list[Literal["time of day", "day of week"]] = []
-    window: Window = 1024
-    trees: int = Field(default=100, ge=1, le=10_000)
-    false_alarm_rate: float | None = Field(default=None, gt=0, lt=1)
-    seed: int = Field(default=0, ge=0, lt=2**32)
-    merge: int | None = Field(default=None, ge=1, le=_MOST_RECORDS)
-    band: bool = True
-    silence: Span | None = None
-    close_after: Span | None = None
-    max_ahead: Span = 3600.0
-    memory_mb: int = Field(default=1024, ge=1, le=10**9)
-    save_records: int = Field(default=10_000, ge=1, le=_MOST_RECORDS)
-    save_every: Span = 30.0
+    band: Annotated[bool, Setting(Flag(), "Store the expected range of each record.", effect=Effect.APPLIED)] = True
+    silence: Annotated[
+        float | None,
+        Setting(Duration(), "How long a stream, key or field may send nothing.", "for ever", Effect.APPLIED),
+    ] = None
+    close_after: Annotated[
+        float | None,
+        Setting(
+            Duration(),
+            "Close an open event after this time without records of its key.",
+            "`silence`, else 1d",
+            Effect.APPLIED,
+        ),
+    ] = None
+    max_ahead: Annotated[
+        float,
+        Setting(Duration(), "Reject records dated further ahead of the system clock.", "1h", Effect.APPLIED),
+    ] = 3600.0
     retention: RetentionConfig = RetentionConfig()
-    gates: GateConfig = GateConfig()
-    mute: list[MuteConfig] = []
-    maintenance: list[MaintenanceConfig] = []
+    gates: Annotated[Gates, Setting(Table(Gates))] = Gates()
+    mute: Annotated[tuple[Mute, ...], Setting(Tables(Mute), effect=Effect.APPLIED)] = ()
+    maintenance: Annotated[tuple[Maintenance, ...], Setting(Tables(Maintenance), effect=Effect.APPLIED)] = ()
 
     @field_validator("source")
     @classmethod
@@ -297,26 +198,18 @@ class StreamConfig(SettingsTable):
             scheme_of(source)  # raises if the address is malformed
         return source
 
-    @field_validator("columns", "calendar")
-    @classmethod
-    def _check_repeated(cls, names: list[str] | None) -> list[str] | None:
-        twice = [name for place, name in enumerate(names or ()) if name in (names or ())[:place]]
-        if twice:
-            raise ValueError(f"{twice[0]!r} is listed twice")
-        return names
-
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.source == "prometheus") != (self.prometheus is not None):
             raise ValueError('set both source = "prometheus" and the table `prometheus`, or neither')
-        if self.series is False and (self.shingle or self.difference or self.calendar):
-            raise ValueError("`shingle`, `difference` and `calendar` are for time series: omit `series = false`")
-        if self.series and (self.shingle or self.difference):
-            raise ValueError("`series = true` already covers shingles and differences: omit `shingle` and `difference`")
-        needs_time = self.calendar or isinstance(self.window, timedelta)
-        if needs_time and self.time is None and self.source != "prometheus":
-            raise ValueError("`calendar` and a window of time need `time`, the field with the timestamps")
+        for words in self.conflicts():
+            raise ValueError(words)
         return self
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the settings say where the times of records are."""
+        return self.time is not None or self.source == "prometheus"
 
     @property
     def closes_after(self) -> float:
@@ -324,40 +217,23 @@ class StreamConfig(SettingsTable):
         return self.close_after or self.silence or _DAY
 
     @property
-    def finds_series(self) -> bool:
-        """Whether models detect if the records of a key are a time series, as in `watch`."""
-        return self.series is None and not (self.shingle or self.difference or self.calendar)
-
-    @property
     def settings(self) -> dict[str, Any]:
         """All settings as JSON values without secrets, those of tables named "table.name"."""
-        settings: dict[str, Any] = {}
-        for name, value in self.model_dump(by_alias=True).items():
-            inner = {f"{name}.{setting}": part for setting, part in (value or {}).items()} if name in TABLES else None
-            settings |= {name: value} if inner is None else inner
-        settings["source"] = _without_password(self.source)
+        settings: dict[str, Any] = {"source": _without_password(self.source)}
+        for table in ("prometheus", "retention"):
+            part = getattr(self, table)
+            settings |= {} if part is None else {f"{table}.{name}": one for name, one in part.model_dump().items()}
         if self.prometheus is not None:
             settings["prometheus.url"] = canonical_name(self.prometheus.url)
-        return {name: _plain(value) for name, value in settings.items()}
+        return settings | {name: one.plain(part_of(self, name)) for name, one in flat_settings(type(self)).items()}
 
     def with_settings(self, stored: Mapping[str, Any]) -> Self:
         """Return a copy with some settings replaced by values as `settings` returns them."""
-        given = {name: _window(value) if name == "window" else value for name, value in stored.items()}
-        return self.model_copy(update=given)
+        known = settings_of(type(self))
+        return self.model_copy(update={name: known[name].check(value) for name, value in stored.items()})
 
 
 TABLES = ("prometheus", "retention", "gates")  # of a stream
-
-
-def _plain(value: Any) -> Any:
-    """Convert a setting to JSON values."""
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    if isinstance(value, timedelta):
-        return format_duration(value)
-    return value.isoformat() if isinstance(value, (date, time)) else value
 
 
 def _without_password(source: str) -> str:
@@ -445,14 +321,24 @@ def parse_config(text: str, path: str = "polyaforest.toml") -> Config:
         errors = list(config.problems())
     except ValidationError as problem:
         errors = []
-        for error in problem.errors(include_url=False, include_context=False, include_input=False):
+        for error in problem.errors(include_url=False, include_input=False):
+            inner = error.get("ctx", {}).get("error")
             words = _WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
-            if error["type"] == "extra_forbidden" and (name := _RENAMED.get(str(error["loc"][-1]))):
-                words += f", use `{name}` instead"
-            errors.append((tuple(_path_in(tables, error["loc"])), words))
+            parts = inner.problems if isinstance(inner, InvalidSettings) else [((), words)]
+            errors += [
+                (place, _with_new_name(place, words))
+                for path, words in parts
+                for place in [tuple(_path_in(tables, (*error["loc"], *path)))]
+            ]
     if errors:
         raise BadInput("; ".join(_words_at(path, places, place, words) for place, words in errors))
     return config
+
+
+def _with_new_name(place: Place, words: str) -> str:
+    """Add the new name of a renamed key."""
+    name = FORMER_NAMES.get(str(place[-1])) if place and words == "unknown key" else None
+    return words if name is None else f"{words}, use `{name}` instead"
 
 
 def _words_at(file: str, places: Places, place: Place, words: str) -> str:
@@ -479,24 +365,17 @@ def _path_in(tables: Any, place: tuple[int | str, ...]) -> list[int | str]:
 def public(config: Config) -> dict[str, Any]:
     """Return the settings that differ from the defaults, without secrets."""
     shown = config.model_dump(by_alias=True, exclude_defaults=True)
-    for stream in shown.get("streams", {}).values():
-        if stream.get("source", "http") not in ("http", "prometheus"):
-            stream["source"] = canonical_name(stream["source"])
-        if "prometheus" in stream:
-            stream["prometheus"]["url"] = canonical_name(stream["prometheus"]["url"])
+    shown["streams"] = {name: _public_stream(stream) for name, stream in config.streams.items()}
     for alert in shown.get("alerts", []):
         alert.pop("url", None)  # usually a secret
     return shown
 
 
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a number in the range of float, and not NaN."""
-    is_numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_numeric and (abs(value) <= float_info.max or abs(value) == inf)
-
-
-def _moment(moment: datetime | date) -> float:
-    """Convert to seconds since 1970; UTC unless the moment has an offset."""
-    if not isinstance(moment, datetime):
-        moment = datetime(moment.year, moment.month, moment.day)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+def _public_stream(stream: StreamConfig) -> dict[str, Any]:
+    shown = stream.model_dump(exclude_defaults=True, include={"prometheus", "retention", "source"})
+    shown |= non_default(stream)
+    if "source" in shown:
+        shown["source"] = _without_password(shown["source"])
+    if "prometheus" in shown:
+        shown["prometheus"]["url"] = canonical_name(shown["prometheus"]["url"])
+    return shown

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from polyaforest.explain import Explanation
 from polyaforest.service.blocks import Band
-from polyaforest.service.config import GateConfig, MaintenanceConfig, MuteConfig
+from polyaforest.settings.stream import Gates, Maintenance, Mute
 
 __all__ = ["Departure", "KnownNormal", "MaintenanceWindows", "Mode", "departure", "why_muted", "why_outside"]
 
@@ -75,9 +75,7 @@ def departure(
     return Departure(name, value, expected, "high" if value >= band.middle[place] else "low")
 
 
-def why_muted(
-    gates: GateConfig, mutes: Sequence[MuteConfig], key: str, when: float, departed: Departure | None
-) -> str | None:
+def why_muted(gates: Gates, mutes: Sequence[Mute], key: str, when: float, departed: Departure | None) -> str | None:
     """Return why a flagged record does not count, or None if it does."""
     for mute in mutes:
         is_field = mute.field is None or (departed is not None and departed.field == mute.field)
@@ -95,7 +93,7 @@ def why_muted(
     return None
 
 
-def why_outside(gates: GateConfig, fields: Sequence[str], values: Sequence[float]) -> str | None:
+def why_outside(gates: Gates, fields: Sequence[str], values: Sequence[float]) -> str | None:
     """Return which value is outside its valid range, or None."""
     for name, (low, high) in gates.valid.items():
         if name in fields:
@@ -115,7 +113,7 @@ class Mode(NamedTuple):
 class MaintenanceWindows:
     """The maintenance windows of a stream; the first that contains a time decides."""
 
-    def __init__(self, windows: Sequence[MaintenanceConfig]) -> None:
+    def __init__(self, windows: Sequence[Maintenance]) -> None:
         self._windows = [(window, ZoneInfo(window.timezone)) for window in windows]
 
     def mode(self, when: float | None) -> Mode:
@@ -129,7 +127,7 @@ class MaintenanceWindows:
         return bool(self._windows)
 
 
-def _is_in(window: MaintenanceConfig, zone: ZoneInfo, when: float) -> bool:
+def _is_in(window: Maintenance, zone: ZoneInfo, when: float) -> bool:
     """Return whether a time is in a window."""
     start, end = window.span
     if not start <= when < end:

@@ -5,26 +5,31 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from datetime import timedelta
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from polyaforest.io.records import LONGEST_KEY
 from polyaforest.judge.describe import bits_by_feature
+from polyaforest.judge.models import new_detector
 from polyaforest.series import EventTracker
 from polyaforest.service.blocks import FLAGGED, Block
-from polyaforest.service.changes import KINDS, Kind
-from polyaforest.service.config import GateConfig, SettingsTable, StreamConfig, Window, to_toml
+from polyaforest.service.changes import KINDS
+from polyaforest.service.config import SettingsTable, StreamConfig, to_toml
 from polyaforest.service.gates import departure, why_muted, why_outside
 from polyaforest.service.relearn import records_to_learn
 from polyaforest.service.replay import Replayed, replay
-from polyaforest.service.stream import ServedStream, detector_of
+from polyaforest.service.stream import ServedStream
+from polyaforest.settings.stream import Effect, Gates
+from polyaforest.settings.values import settings_of
 
 __all__ = ["Cancelled", "Previews", "Trial", "Turn", "preview"]
 
 _MOST_KEYS = 20
 _WORK_AT_ONCE = 6400  # records times trees between two checks for cancellation; each record may need an explanation
+_KNOWN = settings_of(StreamConfig)
 _MERGE = 10  # records between flagged records of one event
 
 
@@ -33,10 +38,10 @@ class Trial(SettingsTable):
 
     key: str | None = Field(default=None, max_length=LONGEST_KEY)
     records: int = Field(default=5000, ge=100, le=50_000)
-    false_alarm_rate: float | None = Field(default=None, gt=0, lt=1)
-    window: Window | None = None
+    false_alarm_rate: Annotated[float | None, _KNOWN["false_alarm_rate"]] = None
+    window: Annotated[int | timedelta | None, _KNOWN["window"]] = None
     trees: int | None = Field(default=None, ge=1, le=1000)
-    gates: GateConfig | None = None
+    gates: Annotated[Gates | None, _KNOWN["gates"]] = None
 
     def changes(self) -> dict[str, Any]:
         """Return the given settings."""
@@ -142,8 +147,8 @@ def _effect(stream: ServedStream, config: StreamConfig) -> dict[str, Any]:
     with stream.database.read() as file:
         n_records = sum(records_to_learn(file, config, waiting).values())
     return {
-        "applied": [name for name in different if KINDS[name] is Kind.APPLIED],
-        "relearned": [name for name in different if KINDS[name] is Kind.RELEARNED],
+        "applied": [name for name in different if KINDS[name] is Effect.APPLIED],
+        "relearned": [name for name in different if KINDS[name] is Effect.RELEARNED],
         "n_records": n_records,
     }
 
@@ -157,7 +162,7 @@ def _score(
         block = replace(block, times=np.maximum.accumulate(block.times))
     unnamed = replace(block, names=())
     pieces = replay(
-        detector_of(config),
+        new_detector(config),
         unnamed,
         stream.fields,
         is_timed=is_timed,

@@ -23,7 +23,8 @@ from polyaforest.io.errors import BadInput
 from polyaforest.io.records import Record
 from polyaforest.io.sources import Source, canonical_name, open_source
 from polyaforest.judge.judge import Judged
-from polyaforest.judge.models import Detector, Entry, new_detector, open_store, with_rate
+from polyaforest.judge.models import Entry, new_detector, open_store
+from polyaforest.live.changes import apply_settings
 from polyaforest.service.alerts import Destination, Outbox
 from polyaforest.service.audit import log
 from polyaforest.service.blocks import FLAGGED, ScoredRecord
@@ -43,7 +44,7 @@ from polyaforest.service.silence import Silence
 from polyaforest.service.worker import RecordResult, ResultBatch, Worker
 from polyaforest.util.text import printable
 
-__all__ = ["ServedStream", "StreamContext", "detector_of"]
+__all__ = ["ServedStream", "StreamContext"]
 
 _LOG = logging.getLogger("polyaforest.service")
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds before a failed stream restarts
@@ -67,20 +68,6 @@ class StreamContext:
     destinations: Sequence[Destination]
     link: str  # to the page
     wake_sender: Callable[[], None]
-
-
-def detector_of(config: StreamConfig) -> Detector:
-    """Return a new detector with the settings of a stream."""
-    return new_detector(
-        trees=config.trees,
-        window=config.window,
-        false_alarm_rate=config.false_alarm_rate,
-        seed=config.seed,
-        is_series=config.series,
-        shingle=config.shingle,
-        difference=config.difference,
-        calendar=tuple(config.calendar),
-    )
 
 
 @dataclass(frozen=True)
@@ -109,7 +96,7 @@ class ServedStream:
         with self.database.read() as file:
             found = file.execute("SELECT value FROM facts WHERE name = 'era'").fetchone()
         self._era = 0 if found is None else int(found[0])  # number of times the models started over
-        self.template = detector_of(config)  # copied for the model of each key
+        self.template = new_detector(config)  # copied for the model of each key
         self.applied = 0  # number of the latest feedback that the models include
         self.undone = 0  # number of the feedback undone last
         self.error: str | None = None  # why it is not running
@@ -235,12 +222,12 @@ class ServedStream:
         self._mend()
         self._take_request()
         self._is_starting_again = False
-        rate = self.config.false_alarm_rate
+        config = self.config
         with open_store(
             self.store_path,
             lambda: deepcopy(self.template),
-            change=lambda model: with_rate(model, rate),
-            max_bytes=self.config.memory_mb * 2**20,
+            change=lambda model: apply_settings(model, config),
+            max_bytes=config.memory_mb * 2**20,
             notify=self._notify,
         ) as store:
             plan = plan_stream(self.name, self.config, store.notes)
@@ -248,7 +235,7 @@ class ServedStream:
                 raise BadInput("; ".join(plan.problems()))
             if plan.reader is not None:
                 store.notes["reader"] = plan.reader
-            self.template = detector_of(plan.running)
+            self.template = new_detector(plan.running)
             source = self._open_source()
             try:
                 if not store.notes:
@@ -440,7 +427,7 @@ class ServedStream:
         """Start relearning if changed settings require it."""
         if not plan.relearned or self.config.settings == self._unlearnable:
             return
-        template = detector_of(self.config)
+        template = new_detector(self.config)
         self.relearned = list(plan.relearned)
         self.relearning = Relearning(
             self.config, lambda: deepcopy(template), self.history, self.database, worker.reader

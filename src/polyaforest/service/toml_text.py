@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from datetime import timedelta
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel
 
+from polyaforest.settings.values import non_default
 from polyaforest.util.durations import format_duration
 
 __all__ = ["Places", "to_toml"]
@@ -76,8 +77,8 @@ def to_toml(tables: Mapping[str, Any]) -> str:
 
 def _encode(value: Any) -> Any:
     """Convert a value to the types of TOML, without settings that are None."""
-    if isinstance(value, BaseModel):
-        value = value.model_dump(exclude_defaults=True)
+    if is_dataclass(value):
+        value = non_default(value)
     if isinstance(value, Mapping):
         return {name: _encode(part) for name, part in value.items() if part is not None}
     if isinstance(value, (list, tuple)):

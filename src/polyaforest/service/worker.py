@@ -103,6 +103,7 @@ class Worker(Loop[RecordResult]):
             where=where,
             settings=config.settings,
             finds_series=config.finds_series,
+            drift=config.monitor,
             cadence=cadence,
             notify=notify,
         )

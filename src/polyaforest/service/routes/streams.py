@@ -12,10 +12,11 @@ from pydantic import BaseModel, Field
 
 from polyaforest import __version__
 from polyaforest.io.errors import BadInput
-from polyaforest.service.config import public, to_toml
+from polyaforest.service.config import StreamConfig, public, to_toml
 from polyaforest.service.routes.answers import Named, answer, as_json, service_of, who_asks
 from polyaforest.service.security import COOKIE
 from polyaforest.service.stream import ServedStream
+from polyaforest.settings.values import settings_of
 
 __all__ = ["routes"]
 
@@ -48,8 +49,9 @@ def streams(request: Request) -> Response:
 @routes.get("/streams/{stream}")
 def stream(stream: Named) -> Response:
     """Return one stream with its settings."""
-    shown = stream.config.model_dump(by_alias=True, exclude={"prometheus", "source"})
-    return answer({**_about(stream), "settings": as_json(shown), "damaged": stream.history.damaged()})
+    settings = {name: one.plain(getattr(stream.config, name)) for name, one in settings_of(StreamConfig).items()}
+    settings["retention"] = stream.config.retention.model_dump()
+    return answer({**_about(stream), "settings": settings, "damaged": stream.history.damaged()})
 
 
 @routes.get("/streams/{stream}/keys")
