@@ -1,5 +1,7 @@
 """Detectors from flat parameters, which include those of `Tree`; and samples."""
 
+import pickle
+
 from polyaforest import StreamingMPF, Tree
 from polyaforest.forest import learn
 from polyaforest.tables.categories import Codes
@@ -25,18 +27,19 @@ def every_point(forest):
 
 def without_derived(detector):
     """Return a detector that has dropped what it derived from its trees."""
-    detector._derived = {}
+    detector._model = pickle.loads(pickle.dumps(detector._model))
+    if isinstance(detector, StreamingMPF):
+        detector._model.offset = None
     return detector
 
 
 def with_trees(detector, trees, lifetimes=None):
-    """Return a detector with other trees, of its own or another detector; its arrays must be its own."""
+    """Return a detector with other trees, of its own or another detector."""
+    model = detector._model
     if isinstance(detector, StreamingMPF):
-        detector._stream.forest = trees
-        detector._stream.lifetimes = detector._stream.lifetimes if lifetimes is None else lifetimes
-        detector._refresh(detector._stream)
-    else:
-        detector.forest_ = trees
+        model.stream.forest = trees
+        model.stream.lifetimes = model.stream.lifetimes if lifetimes is None else lifetimes
+    model.forest, model.lifetimes = trees, model.lifetimes if lifetimes is None else lifetimes
     return without_derived(detector)
 
 

@@ -121,7 +121,7 @@ def test_merged_forest_is_calibrated_by_rows_of_all_parts(contamination, is_save
     flagged, expected = ((one.predict(rows) == -1).sum() for one in (merged, whole))
     assert 0.7 * expected <= flagged <= 1.4 * expected
     assert np.abs(merged.p_value(rows) - whole.p_value(rows)).max() < 0.06
-    np.testing.assert_allclose(merged._quantiles[5:-5], whole._quantiles[5:-5], atol=0.3)
+    np.testing.assert_allclose(merged._model.quantiles[5:-5], whole._model.quantiles[5:-5], atol=0.3)
     for level in (0.05, 0.2):
         assert (merged.p_value(rng.normal(size=(4000, 2))) <= level).mean() < 1.4 * level
 

@@ -50,8 +50,8 @@ def test_copies_do_not_share_derived_values():
     forest = BatchMPF(n_estimators=3, random_state=0).fit(ROWS)
     forest.detect(ROWS)
     twin = pickle.loads(pickle.dumps(forest))
-    assert twin._at_rest is None
-    assert twin._offset == forest._offset
+    assert twin._model._fitted is None
+    assert twin._model.offset == forest._model.offset
     before = forest.offset_
     twin.fit(ROWS * 2)
     assert forest.offset_ == before

@@ -117,7 +117,7 @@ def test_accepts_times_that_underflow(tmp_path):
 def test_accepts_forest_widened_beyond_its_domain():
     model = made(StreamingMPF, **SMALL, window=4, tree=Tree(domain=[[0.0], [1.0]])).partial_fit([[0.5], [0.25]])
     model._stream.widen(np.array([7.0]), None)
-    model._refresh(model._stream)
+    model._model.refresh()
     model.n_features_in_ = 2
     back = loaded(model)
     row = [[0.5, 3.0]]

@@ -14,11 +14,11 @@ from sklearn.exceptions import NotFittedError
 from streams import assert_whole, bits
 
 from polyaforest import BatchMPF, ModelFileError, Reservoir, StreamingMPF, Tree
-from polyaforest.detectors.forest import Offset
 from polyaforest.explain import context
 from polyaforest.explain.explanation import Explanation, Explanations, _number, _odds_in_words, _share_in_words
 from polyaforest.forest import attribute
 from polyaforest.kernels.arrays import NONE
+from polyaforest.model.base import Offset
 
 SCORES = ["typicality", "multiscale", "log_mass", "mass"]
 LOW, HIGH = 0, 1
@@ -400,7 +400,7 @@ def test_explain_skips_scoring_when_surprise_is_score(score, monkeypatch):
     forest = forest_of("process", score)
     rows = probes(table())
     scores, asked = forest.score_samples(rows), []
-    forest._offset = Offset(forest._policy, float(np.sort(scores)[2]) * (1 + 1e-9))
+    forest._model.offset = Offset(forest._policy, float(np.sort(scores)[2]) * (1 + 1e-9))
     forest.p_value(rows)  # which calibrates the forest
     expected = forest.predict(rows) == -1
     monkeypatch.setattr(forest, "_scores", asked.append)
@@ -566,7 +566,7 @@ def test_loaded_forest_gives_same_explanations(kind, tmp_path):
 def test_forest_of_early_version_explains(kind):
     forest = forest_of(kind)
     usual = forest.explain(table(1))[0].usual
-    forest._quantiles = None
+    forest._model.quantiles = None
     without_derived(forest)
     said = forest.explain([[0.0, 9.0, 0.0]])[0]
     assert said.attributions[0].name == "x1"
@@ -575,7 +575,7 @@ def test_forest_of_early_version_explains(kind):
 
 def test_quantiles_of_wrong_shape_are_rejected(tmp_path):
     forest = forest_of("process")
-    forest._quantiles = forest._quantiles[:, :2].copy()
+    forest._model.quantiles = forest._model.quantiles[:, :2].copy()
     forest.save(tmp_path / "forest.mpf")
     with pytest.raises(ModelFileError, match="quantiles"):
         BatchMPF.load(tmp_path / "forest.mpf")
@@ -586,7 +586,7 @@ def test_deleted_points_leave_no_trace_in_reference():
     forest.insert([77.0, 0.0, 0.0], key="secret")
     assert 77.0 in forest.explain(table(1))._snapshot.reference.quantiles
     forest.delete("secret")
-    assert forest._quantiles is None
+    assert forest._model.quantiles is None
     assert 77.0 not in forest.explain(table(1))._snapshot.reference.quantiles
 
 

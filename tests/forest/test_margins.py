@@ -220,7 +220,7 @@ LEFT_OUT = {
 @pytest.mark.parametrize("parameters", LEFT_OUT.values(), ids=LEFT_OUT)
 def test_calibration_scores_include_margins(parameters):
     forest, plain = (build(score_type=kind, **parameters).fit(WITH_ODD) for kind in ("margins", "typicality"))
-    (scores, arrivals), (expected, same) = (model._left_out_scores(model._stream) for model in (forest, plain))
+    (scores, arrivals), (expected, same) = (model._model.left_out_scores(model._query) for model in (forest, plain))
     assert_array_equal(arrivals, same)
     costs = forest._stream.margins.costs(WITH_ODD[arrivals])
     assert 600 in arrivals[costs > 0]

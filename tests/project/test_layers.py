@@ -72,8 +72,8 @@ def found():
     ("package", "line"),
     [
         ("plots", "def f(forest): return forest._stream"),
-        ("adapters", "def f(self): self.forest._refresh(None)"),
-        ("cli", "def f(forest): forest._offset = 0.0"),
+        ("adapters", "def f(self): self.forest._advance(None)"),
+        ("cli", "def f(forest): forest._model = 0.0"),
         ("live", "def f(explanations): return [explanation._words for explanation in explanations]"),
         ("io", "def f(): return StreamingMPF()._left_out"),
         ("io", "from polyaforest.detectors._views import Views"),
@@ -90,8 +90,8 @@ def test_private_access_across_packages_is_found(found, package, line):
 @pytest.mark.parametrize(
     "line",
     [
-        "class A:\n    def f(self): return self._stream, super()._refresh",
-        "class A:\n    @classmethod\n    def f(cls): return cls._offset",
+        "class A:\n    def f(self): return self._stream, super()._advance",
+        "class A:\n    @classmethod\n    def f(cls): return cls._model",
         "def f(bars): return bars._replace(ax=None), bars._fields",
         "class A:\n    _stream = 1\ndef f(a): return a._stream",
         "from polyaforest.plots._nodes import node_labels",

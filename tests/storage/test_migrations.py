@@ -100,7 +100,7 @@ def test_completed_tables_were_not_marked(is_grouped: bool) -> None:
     header, arrays = contents(model)
     assert arrays[place] == 0  # no value was missing
     back = type(model).restored(header, without(arrays, place))
-    assert (back.estimator_ if is_grouped else back)._was_filled
+    assert (back.estimator_ if is_grouped else back)._model.was_filled
     header, arrays = upgrade({"detector": "BatchMPF", "parameters": {"missing": "error"}}, {})
     assert arrays == {}
 

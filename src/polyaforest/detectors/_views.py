@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from polyaforest.detectors.streaming import REMEDY, LearnTask, StreamingMPF
+from polyaforest.detectors.streaming import StreamingMPF
 from polyaforest.explain import ContextWindow, Explanation, Explanations
 from polyaforest.forest.calibration import RunningCalibration, n_to_calibrate
 from polyaforest.forest.integrity import Layout, check_layout
@@ -23,6 +23,8 @@ from polyaforest.forest.thresholds import (
     mean_run_length,
 )
 from polyaforest.kernels.arrays import NONE, Array
+from polyaforest.model.fitted import with_verdicts
+from polyaforest.model.stream_model import REMEDY, LearnTask
 from polyaforest.series.calendar import read_timezone
 from polyaforest.series.contexts import LENGTH, layout_of
 from polyaforest.series.forecasts import Forecast, HeldContexts, Outlook, usual_by_rhythm
@@ -310,7 +312,7 @@ class Views:
 
     def left_out_scores(self) -> tuple[Array, Array]:
         """Return scores and arrivals of points held, each left out of the forests."""
-        found = [member._left_out_scores(member._stream) for member in self.members]
+        found = [member._model.left_out_scores(member._query) for member in self.members]
         common = found[0][1]
         for _, arrivals in found[1:]:
             common = np.intersect1d(common, arrivals)
@@ -364,7 +366,7 @@ class Views:
         names = member._feature_names
         own = None if features is None else [name for name in features if name in names]
         offset = float(np.mean(member.score_samples(rows) + detected.thresholds - detected.scores))
-        return member._with_verdicts(member._explained(rows, own, offset=offset), detected)
+        return with_verdicts(member._explained(rows, own, offset=offset), detected)
 
     def _context(
         self, view: int, explanation: Explanation, aligned: Alignment, place: int, outlook: Outlook

@@ -18,27 +18,23 @@ from polyaforest.detectors._detector import Detector
 from polyaforest.detectors.tree import Tree
 from polyaforest.explain import Explanations, read_features
 from polyaforest.forest.credible import Masses, moments
-from polyaforest.forest.integrity import Layout, check_forest, check_layout
+from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.parameters import decode, encode, encode_columns
 from polyaforest.forest.score_types import EpsilonPhi, Score
-from polyaforest.forest.severity import tail_bits
 from polyaforest.forest.spec import Plan, Weighting
 from polyaforest.forest.thresholds import (
     Detections,
     ThresholdPolicy,
     check_calibration_size,
-    check_scores,
-    conformal_p_values,
 )
-from polyaforest.kernels.arrays import Array, Forest, Posterior, Prior, is_ascending
+from polyaforest.kernels.arrays import Array, Forest, Posterior, Prior
 from polyaforest.kernels.boxes import whole_cube
-from polyaforest.model.fitted import NO_TEXTS, ExplainedRows, FittedForest, Query, Tabulate
+from polyaforest.model.base import ForestModel, Offset
+from polyaforest.model.fitted import NO_TEXTS, ExplainedRows, FittedForest, Query, Tabulate, with_verdicts
 from polyaforest.storage.modelfile import Arrays, Header
 from polyaforest.storage.state import packed, reporting_invalid_pickle, unpacked
 from polyaforest.tables.categories import Categories, Codes, Texts
 from polyaforest.tables.validation import (
-    LARGEST,
-    SMALLEST,
     feature_names,
     read_coded,
     read_domain,
@@ -51,7 +47,6 @@ from polyaforest.tables.validation import (
     read_weights,
 )
 from polyaforest.util import schema
-from polyaforest.util.derived import Derived, lasting
 from polyaforest.util.parallel import log_mean_exp, spans
 
 _STATE: dict[str, schema.Rule] = {  # the header of every forest
@@ -103,13 +98,6 @@ class Leaves(NamedTuple):
     kind: Array  # int8: a `LeafKind`
 
 
-class Offset(NamedTuple):
-    """A threshold score and the policy it was computed with."""
-
-    policy: ThresholdPolicy
-    value: float
-
-
 class ForestDetector(Detector):
     """Base of `BatchMPF` and `StreamingMPF`: parameters, state, scores, masses and explanations."""
 
@@ -127,27 +115,15 @@ class ForestDetector(Detector):
 
     _auto_depth: ClassVar[int | None]  # the value of max_depth="auto"
     _kind: ClassVar[type[FittedForest]]
-    _has_boxes: ClassVar[bool] = False  # whether nodes store the bounding box of their points
-    _why_uncalibrated: ClassVar[str]  # the reason, and what to do
-    forest_: Forest
-    lifetimes_: Array
-    prior_: Prior
-    _derived: dict[str, Any]  # values computed on first use
-    _at_rest = Derived[FittedForest]()  # until the forest changes
-    _offset = Derived[Offset](is_lasting=True)  # the threshold
+    _model: ForestModel
     _names_of_shingle: list[str] | None = None  # names of the features of a time series
-    _quantiles: Array | None = None  # of the fitted rows, for the usual ranges
-    _n_random_draws: int = 0  # fractional weights rounded at random since the fit
     encoding_: Categories | None = None  # the categorical columns and the texts of the categories held
-
-    def _parts(self) -> dict[str, Any]:
-        parts = super()._parts()
-        return {**parts, "_derived": lasting(parts.get("_derived", {}))}
 
     def _become(self, fitted: ForestDetector) -> None:
         """Replace the learned state with that of another forest."""
         with self._lock.turn(), self._drafted() as draft:
-            draft.__dict__ = fitted._parts() | self.get_params(deep=False)
+            learned = {name: part for name, part in vars(fitted).items() if name not in self._not_copied}
+            draft.__dict__ = learned | self.get_params(deep=False)
 
     @property
     def posterior_(self) -> Posterior:
@@ -156,20 +132,29 @@ class ForestDetector(Detector):
             return self._fitted.posterior(self.n_jobs)
 
     @property
+    def forest_(self) -> Forest:
+        """The trees, as arrays."""
+        return self._model.forest
+
+    @property
+    def prior_(self) -> Prior:
+        """The prior that the posterior was derived with."""
+        return self._model.prior
+
+    @property
+    def lifetimes_(self) -> Array:
+        """The times at which the score evaluates cells."""
+        return self._model.lifetimes
+
+    @property
     def _fitted(self) -> FittedForest:
         """The forest as it is now."""
-        fitted = self._at_rest
-        if fitted is None:
-            fitted = self._at_rest = self._new_fitted()
-        return fitted
-
-    def _new_fitted(self) -> FittedForest:
-        raise NotImplementedError
+        return self._model.fitted
 
     @property
     def _query(self) -> Query:
         chosen = self.score_type if isinstance(self.score_type, EpsilonPhi) else None
-        return Query(self._score, chosen, self.missing, self.n_jobs)
+        return Query(self._score, chosen, self.missing, self.n_jobs, self._policy)
 
     @classmethod
     def _get_param_names(cls) -> list[str]:
@@ -188,7 +173,7 @@ class ForestDetector(Detector):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "forest_" in state:
+        if "_model" in state:
             with reporting_invalid_pickle(self):  # kernels trust the trees they walk
                 self._check()
 
@@ -265,15 +250,17 @@ class ForestDetector(Detector):
         return self._kind.grid(self._chosen_score)
 
     def _plan(self, measured: Weighting, domain: Array, seed: np.random.SeedSequence) -> Plan:
-        """Return the plan of this forest for the measured features; also set the prior and the times of the score."""
+        """Return the plan of this forest for the measured features."""
         tree, weighting = self._tree, measured
         if not isinstance(tree.feature_weights, str):
             given = read_weights(tree.feature_weights, self.n_features_in_)
             weighting = measured._replace(fixed=given if self.encoding_ is None else given[self.encoding_.order])
-        self.lifetimes_ = self._grid / weighting.unit
-        self.prior_ = Prior(float(tree.prior_strength), is_open=not self._is_closed)
         limits = float(tree.lifetime), self._max_depth
         return Plan(self.n_estimators, *limits, weighting, domain, seed, self.n_jobs, self._n_categories)
+
+    @property
+    def _prior(self) -> Prior:
+        return Prior(float(self._tree.prior_strength), is_open=not self._is_closed)
 
     def _seed(self) -> np.random.SeedSequence:
         return read_seed(self.random_state)
@@ -287,18 +274,19 @@ class ForestDetector(Detector):
             return None
         return forests.copies.n_copies(weights, np.arange(n_rows), seed)
 
-    def _copies_that_follow(self, sample_weight: Any, n_rows: int, seed: int) -> tuple[Array | None, int]:
+    @staticmethod
+    def _copies_that_follow(
+        sample_weight: Any, n_rows: int, seed: int, n_random_draws: int
+    ) -> tuple[Array | None, int]:
         """Return how often each of the next rows counts, and the number of fractional weights rounded for it.
 
-        The number of earlier fractional weights determines the rounding.
+        The number of earlier fractional weights, `n_random_draws`, determines the rounding.
         """
         weights = read_sample_weight(sample_weight, n_rows)
         if weights is None:
             return None, 0
         is_fractional = forests.copies.is_fractional(weights)
-        ids = -1 - (
-            self._n_random_draws + np.cumsum(is_fractional) - is_fractional
-        )  # rows of a table have numbers from 0 on
+        ids = -1 - (n_random_draws + np.cumsum(is_fractional) - is_fractional)  # rows of a table have numbers from 0 on
         return forests.copies.n_copies(weights, ids, seed), int(is_fractional.sum())
 
     # ---- scores and verdicts ----------------------------------------------------------------------------------------
@@ -340,47 +328,34 @@ class ForestDetector(Detector):
     def offset_(self) -> float:
         """The threshold: ``decision_function = score_samples - offset_``."""
         self._check_fitted()
-        if isinstance(self.score_type, EpsilonPhi):
-            return self.score_type.threshold
-        return self._threshold()
-
-    def _threshold(self) -> float:
-        """Return the threshold of the current policy, computed on first use."""
-        raise NotImplementedError
+        with self._frozen():
+            return self._model.threshold(self._query)
 
     def _place_by_table(self, log_score: float) -> None:
         """Set the threshold to a quantile of the log-scores of the fitted table."""
         with self._changing():
-            self._offset = Offset(self._policy, float(self._score.from_log(np.array(log_score))))
+            self._model.offset = Offset(self._policy, float(self._score.from_log(np.array(log_score))))
 
     def _calibration_scores(self) -> Array:
         """Return the log-scores to compare new ones with; may be empty."""
-        raise NotImplementedError
+        with self._frozen():
+            return self._model.calibration_scores(self._query)
 
     def _detected(self, scores: Array) -> Detections:
         """Return the results for rows with these scores."""
-        offset = self.offset_
-        is_anomaly, p_values = ~(scores >= offset), self._p_values(scores)
-        return Detections(
-            scores, p_values, is_anomaly, np.full(len(scores), offset), tail_bits=self._tail_bits(scores, is_anomaly)
-        )
-
-    def _tail_bits(self, scores: Array, is_anomaly: Array) -> Array:
-        """Return the tail bits of flagged rows (`severity`); NaN for other rows."""
-        if isinstance(self.score_type, EpsilonPhi) or not is_anomaly.any():
-            return np.full(len(scores), np.nan)
-        return tail_bits(self._score.to_log(scores), is_anomaly, np.sort(self._calibration_scores()))
+        with self._frozen():
+            return self._model.detected(scores, self._query)
 
     def _p_values(self, scores: Array) -> Array:
-        known = self._calibration_scores()
-        return conformal_p_values(self._score.to_log(scores), known) if len(known) else np.full(len(scores), np.nan)
+        with self._frozen():
+            return self._model.p_values(scores, self._query)
 
     def _check_calibrated(self) -> None:
         self._check_fitted()
         if isinstance(self.score_type, EpsilonPhi):
             raise ValueError("EpsilonPhi scores have no p-values: choose another score_type")
         if not len(self._calibration_scores()):
-            raise ValueError(f"this forest has no calibration scores: {self._why_uncalibrated}")
+            raise ValueError(f"this forest has no calibration scores: {self._model.why_uncalibrated}")
 
     def _read(self, X: Any, *, allow_missing: bool = False) -> Array:
         """Return validated rows; missing values raise unless both the caller and the parameters allow them."""
@@ -601,7 +576,7 @@ class ForestDetector(Detector):
         query = self._query
         is_score = query.is_additive and not (query.is_marginal and np.isnan(given).any())
         scores = explained.surprise * -np.log(2) if is_score else self._scores(given)
-        return self._with_verdicts(explained, self._detected(scores))
+        return with_verdicts(explained, self._detected(scores))
 
     def _explained(
         self,
@@ -617,11 +592,6 @@ class ForestDetector(Detector):
         with self._frozen():
             rows = ExplainedRows(given, names, candidates, self.encoding_, texts, index)
             return self._fitted.explain(rows, self._query, threshold)
-
-    @staticmethod
-    def _with_verdicts(explained: Explanations, detected: Detections) -> Explanations:
-        has_p_values = not np.isnan(detected.p_values).all()
-        return explained.set_verdicts(detected.is_anomaly, detected.p_values if has_p_values else None)
 
     @property
     def _feature_names(self) -> list[str]:
@@ -669,17 +639,18 @@ class ForestDetector(Detector):
         categories = None if self.encoding_ is None else self.encoding_.kept(self._fitted.rows)
         if categories is not None:
             header["categories"] = list(categories.columns)
-        offset = np.nan if self._offset is None else self._offset.value
-        arrays = {"prior_strength": np.array(self.prior_.strength), "offset": np.array(offset)}
-        if self._quantiles is not None:
-            arrays["quantiles"] = self._quantiles
-        if self._n_random_draws:
-            arrays["coins"] = np.array(self._n_random_draws, np.int64)
+        model = self._model
+        offset = np.nan if model.offset is None else model.offset.value
+        arrays = {"prior_strength": np.array(model.prior.strength), "offset": np.array(offset)}
+        if model.quantiles is not None:
+            arrays["quantiles"] = model.quantiles
+        if model.n_random_draws:
+            arrays["coins"] = np.array(model.n_random_draws, np.int64)
         if categories is not None:
             arrays["texts"] = categories.pack_texts()
-        trees = {} if is_compact else packed("forest", self.forest_)
+        trees = {} if is_compact else packed("forest", model.forest)
         trees.pop("forest/n_categories", None)  # the header lists the columns
-        return header, {**arrays, "lifetimes": self.lifetimes_, **trees}
+        return header, {**arrays, "lifetimes": model.lifetimes, **trees}
 
     _rules_of_state: ClassVar[dict[str, schema.Rule]] = {}  # of header fields of a subclass
     _groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest",)
@@ -688,7 +659,6 @@ class ForestDetector(Detector):
     def _of_state(cls, header: Header, arrays: Arrays) -> Self:
         rules = {**_STATE, **cls._rules_of_state, "parameters": schema.parameters(cls._names_in_files())}
         schema.record(rules, optional=["notes", "categories"])(header, "")
-        groups = {name.partition("/")[0] for name in arrays}
         own = {name: part for name, part in arrays.items() if name.partition("/")[0] not in cls._groups_of_arrays}
         check_layout(own, _LAYOUT, {"D": header["n_features"]})
         forest = cls._of_parameters(header["parameters"])
@@ -699,45 +669,33 @@ class ForestDetector(Detector):
             raise ValueError("it must have both categorical columns and texts of categories, or neither")
         if "categories" in header:
             forest.encoding_ = Categories.of_state(header["categories"], header["n_features"], arrays["texts"])
-        if "compact" not in groups:  # a compact file omits the trees, which are derived
-            n_categories = {"forest/n_categories": np.array([forest._n_categories])}
-            forest.forest_ = unpacked("forest", {**arrays, **n_categories}, Forest)
-        forest.lifetimes_ = arrays["lifetimes"]
-        forest.prior_ = Prior(float(arrays["prior_strength"]), header["is_open"])
-        forest._n_random_draws = int(arrays.get("coins", 0))
-        forest._quantiles, forest._notes = arrays.get("quantiles"), header.get("notes", {})
+        forest._notes = header.get("notes", {})
+        prior = Prior(float(arrays["prior_strength"]), header["is_open"])
         offset = float(arrays["offset"])
-        forest._offset = None if np.isnan(offset) else Offset(forest._policy, offset)
+        model = forest._model = forest._restored_model(header, arrays, prior)
+        model.n_random_draws, model.quantiles = int(arrays.get("coins", 0)), arrays.get("quantiles")
+        model.offset = None if np.isnan(offset) else Offset(forest._policy, offset)
+        forest._complete_model(arrays)
         return forest
+
+    def _restored_model(self, header: Header, arrays: Arrays, prior: Prior) -> ForestModel:
+        """Return the model in a file, which lacks what all models have."""
+        raise NotImplementedError
+
+    def _complete_model(self, arrays: Arrays) -> None:
+        """Restore the rest of a model, and check it."""
+        raise NotImplementedError
+
+    def _trees_in(self, arrays: Arrays) -> Forest:
+        n_categories = {"forest/n_categories": np.array([self._n_categories])}
+        return unpacked("forest", {**arrays, **n_categories}, Forest)
 
     def _check(self) -> None:
         """Raise ValueError if a state read from a file or a pickle is invalid."""
-        self._check_trees()
+        self._model.check_trees()
         self._check_besides_trees()
 
     def _check_besides_trees(self) -> None:
-        if self.forest_.weights.shape[1] != self.n_features_in_:
-            raise ValueError(f"its forest has {self.forest_.weights.shape[1]} features, not {self.n_features_in_}")
-        if self.forest_.n_categories[0] != self._n_categories:
-            raise ValueError(f"its forest has {self.forest_.n_categories[0]} categories, not {self._n_categories}")
+        self._model.check_besides_trees(self.n_features_in_, self._n_categories)
         if "feature_names_in_" in vars(self) and len(self.feature_names_in_) != self.n_features_in_:
             raise ValueError(f"it has {len(self.feature_names_in_)} feature names for {self.n_features_in_} features")
-        if self.forest_.lower.shape[2] != (self.n_features_in_ if self._has_boxes else 0):
-            raise ValueError(f"its trees do not belong to a {type(self).__name__}")
-        if not SMALLEST <= self.prior_.strength <= LARGEST:
-            raise ValueError(f"its prior strength is {self.prior_.strength}, out of range")
-        if self._n_random_draws < 0:
-            raise ValueError(f"its number of random draws is negative: {self._n_random_draws}")
-        if self._offset is not None:
-            check_scores("offset", np.array([self._offset.value]))
-        times = self.lifetimes_
-        if not times.size or not (np.isfinite(times) & (times > 0)).all() or not is_ascending(times):
-            raise ValueError("the lifetimes of its score must be positive, finite and ascending")
-        if self._quantiles is not None:
-            from polyaforest.explain.context import N_QUANTILES
-
-            if len(self._quantiles) != N_QUANTILES or not (np.abs(self._quantiles) <= LARGEST).all():  # or NaN
-                raise ValueError(f"array quantiles: must have {N_QUANTILES} finite values for each feature")
-
-    def _check_trees(self) -> None:
-        check_forest(self.forest_, alike=True, largest=LARGEST)

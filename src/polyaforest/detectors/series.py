@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from polyaforest.detectors._detector import Detector
 from polyaforest.detectors._views import Views
-from polyaforest.detectors.streaming import LearnTask, StreamingMPF
+from polyaforest.detectors.streaming import StreamingMPF
 from polyaforest.explain import Explanation, read_features
 from polyaforest.forest.parameters import decode, encode
 from polyaforest.forest.point_store import Key, places_of
@@ -26,6 +26,7 @@ from polyaforest.forest.spec import weighting_of_rows
 from polyaforest.forest.thresholds import NOTHING, Detections
 from polyaforest.kernels.arrays import NONE, Array
 from polyaforest.kernels.boxes import empty_box
+from polyaforest.model.stream_model import LearnTask
 from polyaforest.series.calendar import AUTO, read_calendar, timezone_of
 from polyaforest.series.contexts import PHASE, REACH, layout_of, phase_features
 from polyaforest.series.forecasts import Forecast

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
 from math import inf
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
-from weakref import ref
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import _fit_context, clone
@@ -20,15 +19,17 @@ from polyaforest import forest as forests
 from polyaforest.detectors.forest import ForestDetector
 from polyaforest.detectors.tree import Tree
 from polyaforest.explain import Explanation
-from polyaforest.forest.calibration import n_to_calibrate, out_of_bag_weights, some_rows
-from polyaforest.forest.point_store import Key, Labels, copied_keys, places_of
+from polyaforest.forest.calibration import n_to_calibrate
+from polyaforest.forest.point_store import Key, Labels, copied_keys
 from polyaforest.forest.retention import Policy, Reservoir, Window, as_policy
 from polyaforest.forest.score_types import EpsilonPhi, Score
-from polyaforest.forest.spec import unmeasured, weighting_of_rows, weighting_of_sample
-from polyaforest.forest.thresholds import NOTHING, Detections, check_calibration_size, check_scores
-from polyaforest.kernels.arrays import EVERY, NONE, Array
+from polyaforest.forest.spec import unmeasured
+from polyaforest.forest.thresholds import NOTHING, Detections, check_scores
+from polyaforest.kernels.arrays import EVERY, Array, Prior
 from polyaforest.kernels.boxes import empty_box
-from polyaforest.model.fitted import FittedForest, FittedStream
+from polyaforest.model.base import ForestModel
+from polyaforest.model.fitted import ExplainedRows, FittedForest, FittedStream
+from polyaforest.model.stream_model import LearnTask, StreamModel
 from polyaforest.storage.modelfile import Arrays, Header
 from polyaforest.tables.categories import Codes
 from polyaforest.tables.validation import (
@@ -46,7 +47,6 @@ from polyaforest.tables.validation import (
     read_stamps,
 )
 from polyaforest.util import schema
-from polyaforest.util.derived import Derived
 from polyaforest.util.locks import uninterrupted
 
 if TYPE_CHECKING:
@@ -55,17 +55,8 @@ if TYPE_CHECKING:
 
 _LEAST_HELD = 2048  # points of a table that the forest holds with window="auto"
 _FEW = 16  # up to so many rows are explained one by one; replaying more rows on a copy is faster
-REMEDY = "hold more points, set a higher rate, or use detect_then_learn, which remembers more scores"
 _SAMPLE_SIZES = np.array([8, 16, 32, 64])  # points per tree, cycling through the trees
 _SIZES_WITH_CATEGORIES = np.array([32, 64, 128, 256])  # fewer do not show which categories occur together
-
-
-class LearnTask(NamedTuple):
-    """The results to compute for rows before they are learned."""
-
-    is_scored: bool = False
-    is_judged: bool = False
-    is_explained: bool = False
 
 
 class StreamingMPF(ForestDetector):
@@ -179,15 +170,12 @@ class StreamingMPF(ForestDetector):
         ],
     }
 
-    _why_uncalibrated: ClassVar[str] = "it holds no points. Learn some rows first"
     _auto_depth: ClassVar[int | None] = None
-    _has_boxes: ClassVar[bool] = True
     _rules_of_state: ClassVar[dict[str, schema.Rule]] = {"stream": schema.either(schema.nothing, schema.mapping)}
     _groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest", "points", "stream", "compact")
     _kind: ClassVar[type[FittedForest]] = FittedStream
-    _stream: Stream
+    _model: StreamModel
     _damping: Array | None = None  # factor by which the weight of each feature is reduced
-    _left_out = Derived[tuple[int, Array, Array]]()  # number wanted, log-scores and arrivals
 
     def __init__(
         self,
@@ -293,11 +281,6 @@ class StreamingMPF(ForestDetector):
         task = LearnTask(is_scored=True, is_judged=True, is_explained=explain)
         return self._advance(X, keys, times, task, sample_weight)[0]
 
-    def _explanation(self, row: Array, detected: Detections) -> Explanation:
-        """Explain a flagged row, given the threshold it was compared with."""
-        explained = self._explained(row, offset=float(detected.thresholds[0])).materialise()
-        return self._with_verdicts(explained, detected)[0]
-
     def insert(self, x: Any, key: Key | None = None, time: Any = None) -> Key | None:
         """Learn one point.
 
@@ -336,10 +319,7 @@ class StreamingMPF(ForestDetector):
         limits = None if sample_weight is None else read_copies(sample_weight, len(wanted))
         self._check_companion()
         with self._writing(stream):
-            if not stream.keeps_points:
-                raise ValueError("a forest with window=None holds no keys: use delete_rows")
-            stream.delete(stream.store.slots_of(wanted, limits), self.n_jobs)
-            self._refresh(stream)
+            self._model.delete(wanted, limits, self.n_jobs)
         self._have_companion_forget(wanted)
         return self
 
@@ -357,25 +337,8 @@ class StreamingMPF(ForestDetector):
         check_complete(self, rows)
         copies = read_copies(sample_weight, len(rows))
         self._check_companion()
-        keys: list[Key] = []
         with self._writing(stream):
-            too_often = np.flatnonzero(copies > stream.n_points)
-            if too_often.size:
-                raise ValueError(f"row {too_often[0]} is not held, or not as many times as given. Nothing was deleted")
-            numbers = np.repeat(np.arange(len(rows)), copies)
-            if stream.keeps_points:
-                held = stream.store.held
-                places = places_of(rows[numbers], stream.points.values[held], numbers)
-                keys = [stream.store.held_keys[place] for place in places]
-                stream.delete(held[places].tolist(), self.n_jobs)
-            else:
-                n = stream.subtract(rows[numbers], self.n_jobs)
-                if n < len(numbers):
-                    raise ValueError(
-                        f"row {numbers[n]} lies on the edge of a box, which cannot shrink without its points: set "
-                        "a window to hold points. Nothing was deleted"
-                    )
-            self._refresh(stream)
+            keys = self._model.delete_rows(rows, copies, self.n_jobs)
         self._have_companion_forget(keys)
         return self
 
@@ -398,7 +361,7 @@ class StreamingMPF(ForestDetector):
             with self._writing(stream):
                 self.false_alarm_rate = rate
                 stream.keep_scores(n_to_calibrate(rate))
-                self._refresh(stream)
+                self._model.refresh()
         else:
             self.false_alarm_rate = rate
         return self
@@ -411,7 +374,7 @@ class StreamingMPF(ForestDetector):
                 raise ValueError("a forest with window=None holds no points to rebuild from")
             stream.check_consistent()
             stream.rebuild(self.n_jobs)
-            self._refresh(stream)
+            self._model.refresh()
         return self
 
     def add_features(self, values: Any) -> Self:
@@ -439,13 +402,13 @@ class StreamingMPF(ForestDetector):
             if self.encoding_ is not None:
                 are_last = isinstance(self.categorical_features, Codes)
                 self.encoding_ = self.encoding_.widened(len(filler), are_last=are_last)
-            self._refresh(stream)
+            self._model.refresh()
         return self
 
     def _damp(self, damping: Array) -> None:
         """Divide the weight of each feature by a factor, (D,), from the next rebuild on."""
         self._damping = damping
-        if hasattr(self, "_stream"):
+        if self.is_fitted:
             self._stream.rules = self._stream.rules._replace(damping=damping)
 
     def _amend(self, first: int, values: Array) -> None:
@@ -453,7 +416,7 @@ class StreamingMPF(ForestDetector):
         stream = self._continued()
         with self._writing(stream):
             stream.amend(first, values, self.n_jobs)
-            self._refresh(stream)
+            self._model.refresh()
 
     # ---- points held -------------------------------------------------------------------------------------------------
 
@@ -518,38 +481,6 @@ class StreamingMPF(ForestDetector):
 
     # ---- thresholds -------------------------------------------------------------------------------------------------
 
-    def _threshold(self) -> float:
-        with self._frozen():
-            calibration, policy = self._stream.calibration, self._policy
-            if self._offset is not None and self._offset.policy == policy:  # a frozen stream, or a table
-                return self._offset.value
-            if len(calibration):
-                n, threshold = len(calibration), calibration.threshold(policy)
-            else:
-                scores = np.sort(self._first_scores(self._stream)[0]).tolist()
-                n, threshold = len(scores), policy.threshold(scores)
-            if policy.false_alarm_rate is not None and (calibration.is_seeded or not len(calibration)):
-                check_calibration_size(n, policy.false_alarm_rate, REMEDY)
-            return float(self._score.from_log(np.array(threshold)))
-
-    def _calibration_scores(self) -> Array:
-        with self._frozen():
-            calibration = self._stream.calibration
-            if isinstance(self.score_type, EpsilonPhi):
-                return np.empty(0)
-            return calibration.ascending if len(calibration) else self._left_out_scores(self._stream)[0]
-
-    def _first_scores(self, stream: Stream) -> tuple[Array, Array]:
-        """Return scores and arrivals of points held, for the threshold of a stream without calibration scores.
-
-        `contamination` is a share of these very points, so they are scored in-sample; a rate refers to new rows, so
-        each point is left out of the forest.
-        """
-        if self._policy.contamination is None or not stream.keeps_points:
-            return self._left_out_scores(stream)
-        scores = self._fitted.row_scores(stream.rows, self._query)
-        return stream.rules.score.to_log(scores), stream.numbers[stream.store.held]
-
     def _as_given(self, rows: Array) -> Array:
         return super()._as_given(self._stream.columns.shown(rows))
 
@@ -557,156 +488,75 @@ class StreamingMPF(ForestDetector):
         rows = super()._read(X, allow_missing=allow_missing)
         return self._stream.as_scored(rows, is_marginal=self._query.is_marginal)
 
-    def _left_out_scores(self, stream: Stream) -> tuple[Array, Array]:
-        """Return scores and arrivals of points held, each left out of the forest; cached until the forest changes."""
-        most = n_to_calibrate(self.false_alarm_rate)
-        if not stream.keeps_points:
-            return np.empty(0), np.empty(0, np.int64)
-        known = self._left_out
-        if known is None or known[0] < most:
-            known = self._left_out = most, *self._left_out_of(stream, stream.some_held(most))
-        return known[1:]
-
-    def _left_out_of(self, stream: Stream, slots: Array) -> tuple[Array, Array]:
-        """Return scores and arrivals of the points in slots, each left out of the forest."""
-        is_drawn = stream.rules.sizes.max() <= stream.n_points // 2
-        return self._out_of_bag_scores(stream, slots) if is_drawn else stream.left_out_scores(self.n_jobs, slots)
-
     def _scores_left_out(self, rows: Array, places: Array) -> Array:
         """Return log-scores of rows of the fitted table, each left out of the forest; NaN if all trees contain it."""
-        stream = self._stream
-        if not stream.keeps_points:
-            raise ValueError("a forest with window=None holds no points to calibrate groups with: set a window")
-        slot_of = np.full(len(rows), NONE)
-        slot_of[stream.numbers[stream.store.held]] = stream.store.held
-        slots, logs = slot_of[places], np.full(len(places), np.nan)
-        is_held = slots != NONE
-        if not is_held.all():
-            logs[~is_held] = stream.rules.score.to_log(self._fitted.row_scores(rows[places[~is_held]], self._query))
-        if is_held.any():
-            found, arrivals = self._left_out_of(stream, slots[is_held].astype(np.int32))
-            at = np.full(len(rows), np.nan)
-            at[arrivals] = found
-            logs[is_held] = at[places[is_held]]
-        return logs
-
-    def _out_of_bag_scores(self, stream: Stream, slots: Array) -> tuple[Array, Array]:
-        """Return scores and arrivals of the points in slots, each scored by the trees that do not contain it."""
-        rules = stream.rules
-        weights = out_of_bag_weights(stream.is_member(slots), rules.sizes)
-        is_known = weights.any(axis=0)
-        rows = stream.points.values[slots[is_known]]
-        scores = forests.score.weighted_scores(
-            rules.score,
-            self.forest_,
-            self._fitted.posterior(self.n_jobs),
-            rows,
-            self.lifetimes_,
-            np.ascontiguousarray(weights[:, is_known]),
-            self.n_jobs,
-        )
-        return rules.score.to_log(stream.subtract_margins(scores, rows)), stream.numbers[slots[is_known]]
-
-    def _calibrate_summary(self, stream: Stream, rows: Array, whole: Array) -> None:
-        """Calibrate a forest that holds no points with some of its first rows.
-
-        These rows are held out of a second forest, unless `contamination` is a share of these very rows.
-        """
-        n, plan = min(n_to_calibrate(self.false_alarm_rate), len(rows) // 2), stream.rules.plan
-        chosen, forest, score = some_rows(len(rows), n), stream.forest, stream.rules.score
-        asked = whole if self.missing == "impute" else rows
-        if self._policy.contamination is None:
-            weighting = weighting_of_rows(whole, self._n_categories)._replace(fixed=plan.weighting.fixed)
-            plan = plan._replace(weighting=weighting, seed=plan.seed.spawn(1)[0])
-            rest = np.delete(whole, chosen, axis=0)
-            forest = forests.grow.grow_trees(rest, plan)
-        if n:
-            known = forests.posterior.posterior(forest, self.prior_, n_jobs=self.n_jobs)
-            scores = forests.score.row_scores(score, forest, known, asked[chosen], stream.lifetimes, self.n_jobs)
-            stream.calibration.seed(score.to_log(scores), chosen)
+        return self._model.scores_left_out(rows, places, self._query)
 
     # ---- state ------------------------------------------------------------------------------------------------------
 
     def _state(self, *, is_compact: bool = False) -> tuple[Header, Arrays]:
-        stream = self._stream
-        is_compact &= stream.keeps_points and not stream.is_frozen
+        is_compact &= self._model.can_be_compact
         header, arrays = super()._state(is_compact=is_compact)
-        if stream.is_frozen:
-            scores = stream.rules.score.from_log(stream.calibration.scores)
-            return {**header, "stream": None}, {**arrays, **({"calibration": scores} if len(scores) else {})}
-        stream.check_consistent()
-        about, parts = forests.stream_state.state_of(stream, is_compact=is_compact)
+        about, parts = self._model.state(is_compact=is_compact)
         return {**header, "stream": about}, {**arrays, **parts}
 
-    @classmethod
-    def _of_state(cls, header: Header, arrays: Arrays) -> Self:
-        forest: Self = super()._of_state(header, arrays)
+    def _restored_model(self, header: Header, arrays: Arrays, prior: Prior) -> ForestModel:
         if header["stream"] is None:
-            forest._stream = forest._frozen_stream(arrays)
-        else:
-            trees = getattr(forest, "forest_", None)
-            forest._stream = forests.stream_state.stream_of_state(
-                header["stream"], arrays, trees, forest.prior_, forest.lifetimes_, forest._n_categories
-            )
-            forest.forest_ = forest._stream.forest
-            if forest._policy.contamination is None:  # else the threshold may be that of a larger table
-                forest._offset = None  # derived from the calibration scores
-        forest._check_besides_trees()
-        return forest
+            return StreamModel(self._frozen_stream(arrays, prior))
+        is_compact = any(name.startswith("compact/") for name in arrays)
+        trees = None if is_compact else self._trees_in(arrays)
+        state = header["stream"], arrays, trees, prior, arrays["lifetimes"], self._n_categories
+        return StreamModel(forests.stream_state.stream_of_state(*state))
 
-    def _frozen_stream(self, arrays: Arrays) -> Stream:
+    def _complete_model(self, arrays: Arrays) -> None:
+        if not self._stream.is_frozen and self._policy.contamination is None:
+            self._model.offset = None  # derived from the calibration scores; else it may be that of a larger table
+        self._check_besides_trees()
+
+    def _frozen_stream(self, arrays: Arrays, prior: Prior) -> Stream:
         """Return the stream of a table that an earlier version saved without its points."""
         unknown = [name for name in arrays if name.startswith(("points/", "stream/", "compact/"))]
         if unknown:
             raise ValueError(f"array {unknown[0]}: belongs to a stream, but the header has none")
-        if self._offset is None or not self.forest_.size.all():
+        trees = self._trees_in(arrays)
+        if np.isnan(arrays["offset"]) or not trees.size.all():
             raise ValueError("it has no stream, and its forest is empty or has no offset")
         scores = arrays.get("calibration", np.empty(0))
         check_scores("calibration", scores)
-        plan = self._plan(unmeasured(self.n_features_in_, None), self.forest_.domain, self._seed())
-        sizes, score = np.full(len(self.forest_.root), EVERY), self._chosen_score
-        self.lifetimes_, n = arrays["lifetimes"], max(len(scores), n_to_calibrate(self.false_alarm_rate))
-        rules = forests.stream.Rules(plan._replace(n_trees=len(sizes)), None, self.prior_, self._grid, score, sizes, n)
-        return forests.stream_state.frozen_stream(rules, self.forest_, self.lifetimes_, score.to_log(scores))
-
-    def _check_trees(self) -> None:
-        if self._stream.forest is not self.forest_:
-            raise ValueError("its forest and its stream differ")
-        if not self._stream.is_dirty:  # a dirty stream raises before kernels run
-            self._stream.check()
+        plan = self._plan(unmeasured(self.n_features_in_, None), trees.domain, self._seed())
+        sizes, score = np.full(len(trees.root), EVERY), self._chosen_score
+        n = max(len(scores), n_to_calibrate(self.false_alarm_rate))
+        rules = forests.stream.Rules(plan._replace(n_trees=len(sizes)), None, prior, self._grid, score, sizes, n)
+        return forests.stream_state.frozen_stream(rules, trees, arrays["lifetimes"], score.to_log(scores))
 
     # ---- learning, step by step -------------------------------------------------------------------------------------
 
     def _grow(self, X: Any, keys: Any, times: Any, sample_weight: Any) -> None:
         rows = read_rows(self, X, reset=True, allow_missing=self._allows_missing)
         policy, seed = self._policy_of_table(), self._seed()
-        self._n_random_draws = 0
         copies = self._copies_of_table(sample_weight, len(rows), forests.survey.seed_of_draws(seed))
         forests.copies.check_any_counts(copies)
         n = len(rows) if copies is None else int(copies.sum())
         self._check_rates(n)
         domain = self._domain_around(rows if copies is None else rows[copies > 0])
-        stream = self._new_stream((n, rows.shape[1]), domain, policy, seed)
+        self._model = StreamModel(self._new_stream((n, rows.shape[1]), domain, policy, seed))
+        stream = self._stream
         stamps, names = self._read_labels(stream, len(rows), keys, times)
         if policy is not None and policy.is_uniform and copies is not None:
             stream.store.check_keys(copied_keys(names, copies) if keys is not None else [])
             survey = self._inquiry(seed).of_copies(rows, copies, forests.copies.starts_of(copies))
-            self._begin_with(stream, survey, lambda numbers: Labels.of_copies(names, stamps, copies, numbers))
+            self._begin_with(survey, lambda numbers: Labels.of_copies(names, stamps, copies, numbers))
         elif policy is not None and policy.is_uniform:
             stream.store.check_keys(names)
             survey = self._inquiry(seed).of_table(rows)
-            self._begin_with(stream, survey, lambda places: Labels.of(names, stamps, places))
+            self._begin_with(survey, lambda places: Labels.of(names, stamps, places))
         else:
             if copies is not None:
                 forests.grow.check_table_fits_memory(n, rows.shape[1])
                 rows, stamps, names = rows.repeat(copies, axis=0), stamps.repeat(copies), copied_keys(names, copies)
             stream.store.check_keys(names)
             whole = forests.imputation.fill_table(self, rows)
-            stream.begin_with(whole, names, stamps, self.n_jobs)
-            if not stream.keeps_points:
-                self._calibrate_summary(stream, rows, whole)
-        self._stream = stream
-        self._refresh(stream)
+            self._model.begin_with_table(rows, whole, names, stamps, self._query)
 
     def _inquiry(self, seed: np.random.SeedSequence) -> Inquiry:
         """Return the inquiry to survey a table with before the trees are grown."""
@@ -722,25 +572,17 @@ class StreamingMPF(ForestDetector):
         domain = self._read_domain(self.n_features_in_)
         if self._has_given_domain:
             check_box_inside(self, facts.box, domain)
-        stream = self._new_stream(shape, domain, self._policy_of_table(), seed)
+        self._model = StreamModel(self._new_stream(shape, domain, self._policy_of_table(), seed))
 
         def labels_of(ids: Array) -> Labels:
             return Labels([None] * len(ids) if facts.has_row_numbers else ids.tolist(), np.full(len(ids), np.nan), -inf)
 
-        self._begin_with(stream, survey, labels_of)
-        self._stream = stream
-        self._refresh(stream)
+        self._begin_with(survey, labels_of)
 
-    def _begin_with(self, stream: Stream, survey: Survey, labels_of: Callable[[Array], Labels]) -> None:
-        """Start a stream with the sample of a table; `labels_of` returns the keys and times of rows by their ids."""
-        facts, drawn, policy = survey.facts, survey.drawn, stream.rules.policy
-        forests.imputation.check_columns_have_values(self, facts.n_missing, facts.n)
-        whole = survey.filled(drawn.rows, drawn.ids)
-        assert policy is not None
-        held = drawn.with_rows(whole).first(policy.n or facts.n)
-        arrivals = held.ids if facts.has_row_numbers else np.argsort(np.argsort(held.ids))
-        measured = weighting_of_sample(whole, facts.box, self._n_categories)
-        stream.begin_with_draw(held, arrivals, labels_of(held.ids), measured, facts.n, self.n_jobs)
+    def _begin_with(self, survey: Survey, labels_of: Callable[[Array], Labels]) -> None:
+        """Start with the sample of a table; `labels_of` returns the keys and times of rows by their ids."""
+        forests.imputation.check_columns_have_values(self, survey.facts.n_missing, survey.facts.n)
+        self._model.begin_with_survey(survey, labels_of, self.n_jobs)
 
     def _advance(
         self, X: Any, keys: Any, times: Any, task: LearnTask, sample_weight: Any = None
@@ -770,8 +612,7 @@ class StreamingMPF(ForestDetector):
         policy, seed = self._policy_of_stream(), self._seed()
         stream = self._new_stream(rows.shape, self._read_domain(rows.shape[1]), policy, seed)
         stamps, names = self._read_labels(stream, len(rows), keys, times)
-        self._stream = stream
-        self._refresh(stream)
+        self._model = StreamModel(stream)
         return self._learn_weighted(stream, rows, names, stamps, task, sample_weight)
 
     def _learn_weighted(
@@ -781,10 +622,12 @@ class StreamingMPF(ForestDetector):
         if sample_weight is None:
             return self._learn(stream, rows, names, stamps, task)
         with self._writing(stream):
-            copies, n_random_draws = self._copies_that_follow(sample_weight, len(rows), int(stream.seeds[0]))
+            copies, n_random_draws = self._copies_that_follow(
+                sample_weight, len(rows), int(stream.seeds[0]), self._model.n_random_draws
+            )
             if copies is not None:
                 self._check_copies(stream, rows, copies, names)
-            self._n_random_draws += n_random_draws
+            self._model.n_random_draws += n_random_draws
         if copies is None:
             return self._learn(stream, rows, names, stamps, task)
         if task.is_judged:
@@ -823,7 +666,10 @@ class StreamingMPF(ForestDetector):
         self._check_inside(rows)
         if task.is_judged:
             self._seed_calibration(stream, names)
-        ends = [*self._places_alone(stream, rows, task), len(rows)]  # of runs of rows that are learned together
+        ends = [
+            *self._model.places_alone(rows, task, self._query),
+            len(rows),
+        ]  # of runs of rows that are learned together
         answers: list[Detections] = []
         start, key = 0, None
         # more than one iteration only if rows are learned one by one, or if a handler ignored Ctrl-C
@@ -836,21 +682,8 @@ class StreamingMPF(ForestDetector):
                 came = stream.store.n_seen
                 check_countable(came, len(rows) - start)
                 stream.store.check_keys(names[start:])
-                try:
-                    whole = rows[part] if ahead is None else self._filled_by_summary(stream, rows[part])
-                    is_scored = task.is_scored and ahead is None
-                    scores = stream.advance(
-                        whole,
-                        *labels,
-                        is_scored=is_scored,
-                        n_jobs=self.n_jobs,
-                        is_judged=task.is_judged,
-                        is_marginal=self.missing == "marginalise",
-                        is_stopped=is_interrupted,
-                    )
-                    answers.append(self._answer(stream, scores, ahead, came, task))
-                finally:
-                    self._refresh(stream)
+                query, model = self._query, self._model
+                answers.append(model.learn(rows[part], *labels, task, query, ahead, is_interrupted))
                 start += stream.store.n_seen - came
                 key = stream.store.newest_key
         return Detections.joined(answers), key
@@ -873,38 +706,18 @@ class StreamingMPF(ForestDetector):
         """Return the results for a single row before it is learned."""
         if not task.is_scored:
             return NOTHING
-        if isinstance(self.score_type, EpsilonPhi):
-            with self._frozen():
-                detected = self._detected(self._fitted.scores(row, self._query))
-        else:
-            with self._frozen():
-                detected = self._judge_ahead(stream, row)
+        with self._frozen():
+            detected = self._model.detect_ahead(row, task, self._query)
         if not (task.is_explained and detected.is_anomaly[0]):
             return detected
         return detected._replace(explanations={0: self._explanation(row, detected)})
 
-    def _judge_ahead(self, stream: Stream, row: Array) -> Detections:
-        """Compare the score of a row with the calibration scores; score it as the stream does, or marginally."""
-        fitted, query = self._fitted, self._query
-
-        def score(rows: Array) -> Array:
-            if np.isnan(rows).any():
-                return fitted.row_scores(rows, query)
-            return stream.score(rows, self.n_jobs)
-
-        return stream.judge(fitted.over_completions(row, query, score), self._policy)
-
-    def _answer(
-        self, stream: Stream, scores: Array, ahead: Detections | None, came: int, task: LearnTask
-    ) -> Detections:
-        """Return the results for learned rows, the first of them with arrival number `came`."""
-        if ahead is not None and (not task.is_judged or isinstance(self.score_type, EpsilonPhi)):
-            return ahead
-        if not task.is_judged:
-            return Detections(scores, *NOTHING[1:])
-        if ahead is None:
-            return stream.judge(scores, self._policy, came)
-        return stream.judge(ahead.scores, self._policy, came)._replace(explanations=ahead.explanations)
+    def _explanation(self, row: Array, detected: Detections) -> Explanation:
+        """Explain a flagged row, given the threshold it was compared with."""
+        names = self._feature_names
+        given = ExplainedRows(row, names, np.arange(len(names)), self.encoding_)
+        with self._frozen():
+            return self._model.explanation(given, detected, self._query)
 
     def _seed_calibration(self, stream: Stream, names: list[Key | None]) -> None:
         """Seed the calibration scores of a stream with those of the points held, if there are any."""
@@ -912,28 +725,7 @@ class StreamingMPF(ForestDetector):
             return
         with self._writing(stream):
             stream.store.check_keys(names)  # raise before changing anything
-            scores, arrivals = self._first_scores(stream)
-            order = np.argsort(arrivals)
-            stream.calibration.seed(scores[order], arrivals[order])
-
-    def _places_alone(self, stream: Stream, rows: Array, task: LearnTask) -> Sequence[int]:
-        """Return the places of rows to learn one by one, because the chunk kernels cannot compute their results."""
-        if task.is_explained or (task.is_scored and isinstance(self.score_type, EpsilonPhi)):
-            return range(len(rows))
-        needs_leaves = task.is_scored and self.missing == "marginalise" and not stream.rules.score.uses_cells
-        if not needs_leaves and stream.rules.policy is not None:
-            return []
-        is_new = not stream.n_points and np.isnan(rows).any()
-        if stream.keeps_points and (is_new or not stream.columns.are_known):  # the ignored columns may change
-            return range(len(rows))
-        places: list[int] = forests.posterior.rows_with_gaps(
-            stream.as_scored(rows, is_marginal=self._query.is_marginal)
-        ).tolist()
-        return places
-
-    def _filled_by_summary(self, stream: Stream, row: Array) -> Array:
-        """Return a row to learn; impute its missing values from the trees if the stream holds no points."""
-        return row if stream.keeps_points else self._fitted.impute(stream.columns.placed(row), "mode", self.n_jobs)
+            self._model.seed_calibration(self._query)
 
     @staticmethod
     def _read_labels(stream: Stream, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:
@@ -953,7 +745,7 @@ class StreamingMPF(ForestDetector):
         plan = self._plan(unmeasured(n_features, None), domain, seed)
         sizes, n_calibration = self._sizes_in_stream(policy, n_rows), n_to_calibrate(self.false_alarm_rate)
         score = self._chosen_score
-        rules = forests.stream.Rules(plan, policy, self.prior_, self._grid, score, sizes, n_calibration, self._damping)
+        rules = forests.stream.Rules(plan, policy, self._prior, self._grid, score, sizes, n_calibration, self._damping)
         return forests.stream.Stream(rules)
 
     def _sizes_in_stream(self, policy: Policy | None, n_rows: int) -> Array:
@@ -1001,18 +793,8 @@ class StreamingMPF(ForestDetector):
         with uninterrupted() as is_interrupted, self._lock.writing():
             if self._stream is not stream:
                 raise RuntimeError("another thread has fitted this forest at the same time: nothing was changed")
-            self._leave_snapshots()
+            self._model.leave_snapshots()
             yield is_interrupted
-
-    def _leave_snapshots(self) -> None:
-        """Leave the arrays of the stream to explanations that still need them."""
-        if self._at_rest is not None:
-            reference, self._at_rest = ref(self._at_rest), None
-            if reference() is not None:
-                self._stream.detach()
-
-    def _new_fitted(self) -> FittedForest:
-        return FittedStream(self._stream, self._quantiles)
 
     def _policy_of_table(self) -> Policy | None:
         """Return the retention policy for a table: by default as many points as the threshold and the trees need."""
@@ -1027,10 +809,9 @@ class StreamingMPF(ForestDetector):
             return Window(forests.stream.WARM_UP)
         return None if self.window is None else as_policy(self.window)
 
-    def _refresh(self, stream: Stream) -> None:
-        """Update the attributes from the stream, and drop what was derived from it."""
-        self.forest_, self.lifetimes_ = stream.forest, stream.lifetimes
-        self._derived, self._quantiles = {}, None
+    @property
+    def _stream(self) -> Stream:
+        return self._model.stream
 
     @property
     def _score(self) -> Score:
@@ -1039,7 +820,7 @@ class StreamingMPF(ForestDetector):
     @contextmanager
     def _frozen(self) -> Iterator[None]:
         with super()._frozen():
-            if hasattr(self, "_stream"):
+            if self.is_fitted:
                 self._stream.check_consistent()
             yield
 

@@ -14,6 +14,7 @@ from polyaforest import forest as forests
 from polyaforest.explain import Explanations
 from polyaforest.forest.credible import Masses
 from polyaforest.forest.score_types import EpsilonPhi, Score, epsilon_levels
+from polyaforest.forest.thresholds import Detections, ThresholdPolicy
 from polyaforest.kernels.arrays import Array, Forest, LeafTable, Posterior, Prior
 from polyaforest.tables.categories import Categories, Texts
 from polyaforest.util.parallel import ordered_sum, spans
@@ -36,6 +37,7 @@ class Query(NamedTuple):
     epsilon_phi: EpsilonPhi | None
     missing: str
     n_jobs: int | None
+    policy: ThresholdPolicy = ThresholdPolicy()
 
     @property
     def is_marginal(self) -> bool:
@@ -57,6 +59,12 @@ class ExplainedRows(NamedTuple):
     encoding: Categories | None
     texts: Texts = NO_TEXTS  # of the categories of the rows
     index: Any = None  # of a frame
+
+
+def with_verdicts(explained: Explanations, detected: Detections) -> Explanations:
+    """Return explanations with the results for their rows."""
+    has_p_values = not np.isnan(detected.p_values).all()
+    return explained.set_verdicts(detected.is_anomaly, detected.p_values if has_p_values else None)
 
 
 class FittedForest(ABC):
