@@ -405,12 +405,12 @@ def test_relearned_model_equals_one_with_these_settings_from_the_start(past, tmp
 
 
 def test_current_models_score_records_until_relearning_is_complete(past, tmp_path, monkeypatch):
-    monkeypatch.setattr("polyaforest.service.relearn.PIECE", 4)  # it also learns while no batch waits
+    monkeypatch.setattr("polyaforest.service.relearn.PIECE", 40)  # it also learns while no batch waits
     monkeypatch.setattr("polyaforest.service.stream._RELEARN_SECONDS", 0.0)  # one piece after each batch
 
     def learn_slowly(*given, **settings):
         for piece in replay(*given, **settings):
-            time.sleep(0.01)
+            time.sleep(0.02)
             yield piece
 
     monkeypatch.setattr("polyaforest.service.relearn.replay", learn_slowly)
