@@ -24,7 +24,7 @@ from polyaforest.service.audit import log
 from polyaforest.service.blocks import FLAGGED, NOT_LEARNED, Block
 from polyaforest.service.gates import KnownNormal
 from polyaforest.service.numbering import Numbering
-from polyaforest.service.replay import replay
+from polyaforest.service.relearn import replay
 from polyaforest.service.stream import ServedStream
 from polyaforest.service.worker import Worker
 from polyaforest.tables.validation import NamedRows
@@ -316,8 +316,8 @@ def _learn(model: Detector, worker: Worker, block: Block) -> Detector:
     """Learn records of the history again, in order; return the resulting model."""
     learned = block.where((block.flags & NOT_LEARNED) == 0)
     is_timed, finds_series = worker.reader.time is not None, worker.finds_series
-    for piece in replay(model, learned, worker.reader.names, is_timed=is_timed, finds_series=finds_series):
-        model = piece.detector
+    for after, _ in replay(model, learned, worker.reader.names, is_timed=is_timed, finds_series=finds_series):
+        model = after
     return model
 
 

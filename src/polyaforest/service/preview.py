@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, NamedTuple
 
@@ -12,15 +11,17 @@ import numpy as np
 from pydantic import Field
 
 from polyaforest.io.records import LONGEST_KEY
+from polyaforest.judge import open_store
 from polyaforest.judge.describe import bits_by_feature
-from polyaforest.judge.models import new_detector
+from polyaforest.judge.judge import Judge, Piece
+from polyaforest.judge.judgement import Judgement, RowLayout, StreamRow
+from polyaforest.judge.models import Entry, Store, new_detector
 from polyaforest.series import EventTracker
 from polyaforest.service.blocks import FLAGGED, Block
 from polyaforest.service.changes import KINDS
 from polyaforest.service.config import SettingsTable, StreamConfig, to_toml
 from polyaforest.service.gates import departure, why_muted, why_outside
 from polyaforest.service.relearn import records_to_learn
-from polyaforest.service.replay import Replayed, replay
 from polyaforest.service.stream import ServedStream
 from polyaforest.settings.stream import Effect, Gates
 from polyaforest.settings.values import settings_of
@@ -157,52 +158,56 @@ def _score(
     stream: ServedStream, config: StreamConfig, key: str, block: Block, check: Callable[[], None]
 ) -> tuple[list[dict[str, Any]], int]:
     """Score records of a key; return their events and the number of flagged records."""
-    is_timed = config.time is not None or stream.is_timed
-    if is_timed and (np.diff(block.times) < 0).any():
-        block = replace(block, times=np.maximum.accumulate(block.times))
-    unnamed = replace(block, names=())
-    pieces = replay(
-        new_detector(config),
-        unnamed,
-        stream.fields,
-        is_timed=is_timed,
-        finds_series=config.finds_series,
-        explain=True,
-        at_once=max(1, _WORK_AT_ONCE // config.trees),
-    )
-    tracker, found, n_flagged, row = EventTracker(config.merge or _MERGE), [], 0, 0
-    for piece in pieces:
-        check()
-        for i in range(len(piece.block)):
-            verdict = _verdict(stream, config, key, piece, i)
-            n_flagged += verdict.is_flagged
-            score, p_value = float(piece.detected.scores[i]), float(piece.detected.p_values[i])
-            when = float(piece.block.times[i])
-            found.append(
-                tracker.update(
-                    row, verdict.is_flagged, score, time=when, p_value=p_value, attributions=verdict.attributions
-                )
-            )
-            row += 1
+    layout = RowLayout(stream.fields, has_times=config.time is not None or stream.is_timed)
+    times = np.maximum.accumulate(block.times) if layout.has_times else block.times  # they may be out of order
+    parts = enumerate(zip(block.values.tolist(), times.tolist(), strict=True))
+    rows = [StreamRow(values, time, key, place=place) for place, (values, time) in parts]
+    with open_store(None, lambda: new_detector(config)) as store:
+        judged = _TrialJudge(store, config, layout.names, check).judge(rows, layout)
+    if judged.rejected and not judged.results:
+        raise ValueError(judged.rejected[0])
+    tracker, found, n_flagged = EventTracker(config.merge or _MERGE), [], 0
+    for place, (judgement, attributions) in sorted(judged.results.items()):
+        is_flagged, score, p_value = judgement.is_anomaly, judgement.score, judgement.p_value
+        n_flagged += is_flagged
+        when = judgement.row.time
+        found.append(tracker.update(place, is_flagged, score, time=when, p_value=p_value, attributions=attributions))
     found.append(tracker.close())
     return [{"key": key, **event._asdict()} for event in found if event is not None], n_flagged
 
 
-class _Verdict(NamedTuple):
-    is_flagged: bool
+class _Gated(NamedTuple):
+    """A judgement after gates, and the attributions of a flagged record."""
+
+    judgement: Judgement
     attributions: dict[str, float] | None
 
 
-def _verdict(stream: ServedStream, config: StreamConfig, key: str, piece: Replayed, i: int) -> _Verdict:
-    """Return whether a record is flagged after gates, and its attributions."""
-    values, names, why = piece.block.values[i].tolist(), stream.fields, piece.detected.explanations.get(i)
-    is_outside = why_outside(config.gates, names, values) is not None
-    if why is None:
-        return _Verdict(bool(piece.detected.is_anomaly[i]) or is_outside, None)
-    attributions = bits_by_feature(piece.judge, why)
-    departed = departure(why, attributions, names, values, None)
-    muted = why_muted(config.gates, config.mute, key, float(piece.block.times[i]), departed)
-    return _Verdict(muted is None or is_outside, attributions)
+class _TrialJudge(Judge[_Gated]):
+    """Judges stored records with the settings of a trial."""
+
+    def __init__(self, store: Store, config: StreamConfig, names: Sequence[str], check: Callable[[], None]) -> None:
+        super().__init__(store, finds_series=config.finds_series)
+        self._config, self._names, self._check = config, names, check
+
+    def plan(self, entry: Entry, rows: Sequence[StreamRow]) -> Piece:
+        """Return few records, so that a preview can be cancelled."""
+        self._check()
+        return Piece(min(len(rows), max(1, _WORK_AT_ONCE // self._config.trees)))
+
+    def describe(self, entry: Entry, judgements: list[Judgement]) -> list[_Gated]:
+        """Apply gates to judgements."""
+        return [self._gated(entry, judgement) for judgement in judgements]
+
+    def _gated(self, entry: Entry, judgement: Judgement) -> _Gated:
+        gates, row, why = self._config.gates, judgement.row, judgement.explanation
+        is_outside = why_outside(gates, self._names, row.values) is not None
+        if why is None:
+            return _Gated(judgement._replace(is_anomaly=judgement.is_anomaly or is_outside), None)
+        attributions = bits_by_feature(entry.detector, why)
+        departed = departure(why, attributions, self._names, row.values, None)
+        muted = why_muted(gates, self._config.mute, row.key or "", row.time or 0.0, departed)
+        return _Gated(judgement._replace(is_anomaly=muted is None or is_outside), attributions)
 
 
 def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:

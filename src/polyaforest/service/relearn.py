@@ -20,15 +20,17 @@ from polyaforest.forest.calibration import n_to_calibrate
 from polyaforest.forest.point_store import distinct_keys
 from polyaforest.io.records import RecordReader
 from polyaforest.judge.models import Detector, Entry, open_store
+from polyaforest.judge.series import decide, n_until_decision
 from polyaforest.service.blocks import NOT_LEARNED, Block
 from polyaforest.service.config import StreamConfig
 from polyaforest.service.database import Database
 from polyaforest.service.history import RecordHistory
 from polyaforest.service.numbering import Numbering
-from polyaforest.service.replay import PIECE, replay
+from polyaforest.tables.validation import NamedRows
 
-__all__ = ["Relearning", "n_seen", "records_to_learn"]
+__all__ = ["Relearning", "n_seen", "records_to_learn", "replay"]
 
+PIECE = 1024  # records at a time
 _LEAST = 20_000  # records of a key, if it has as many
 _WINDOWS = 4  # windows of records in addition
 _PASSES = 3  # over the keys; each learns what arrived during the one before
@@ -153,15 +155,15 @@ class Relearning:
         """Learn records together; if the model rejects one, learn them one by one and skip it."""
         before = n_seen(entry.detector)
         try:
-            for replayed in replay(
+            for detector, learned in replay(
                 entry.detector,
                 replace(block, names=distinct_keys(block.names, entry.detector.holds, n_before=before)),
                 self._reader.names,
                 is_timed=self._reader.time is not None,
                 finds_series=self.config.finds_series,
             ):
-                entry.detector = replayed.detector
-                self._take_note(numbering, replayed.block, n_seen(replayed.detector))
+                entry.detector = detector
+                self._take_note(numbering, learned, n_seen(detector))
         except ValueError:
             n_done = n_seen(entry.detector) - before
             if len(block) > 1:
@@ -174,6 +176,24 @@ class Relearning:
         for in_model, in_history in enumerate(block.points.tolist(), n_after - len(block)):
             if in_history >= 0:
                 numbering.add(in_history, in_model)
+
+
+def replay(
+    detector: Detector, block: Block, fields: list[str], *, is_timed: bool, finds_series: bool
+) -> Iterator[tuple[Detector, Block]]:
+    """Learn records piece by piece; yield the detector to continue with, and the records that it has learned."""
+    place, start = np.arange(len(block)), 0
+    while start < len(block):
+        n = min(PIECE, n_until_decision(detector)) if finds_series else PIECE
+        piece = block.where((place >= start) & (place < start + n))
+        detector.detect_then_learn(
+            NamedRows(piece.values, fields),
+            keys=list(piece.names) if piece.names else None,
+            times=piece.times if is_timed else None,
+        )
+        detector = decide(detector) if finds_series and is_timed else detector
+        yield detector, piece
+        start += n
 
 
 def n_seen(detector: Detector) -> int:
