@@ -11,6 +11,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from sklearn.ensemble import IsolationForest
@@ -21,6 +22,7 @@ from benchmarks.registry import Benchmark, of_rows
 from benchmarks.shared.pages import PAGES, fill, table
 from benchmarks.shared.results import Results
 from polyaforest import BatchMPF, StreamingMPF, Tree, datasets
+from polyaforest.model.fitted import FittedStream
 
 FILES = ("tuning", "tuning-streams")
 SEEDS = (0, 1, 2)
@@ -132,8 +134,9 @@ def scores_of_streams(X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarra
     window = min(WINDOW, len(X) // 2)
     for setting, (score, max_samples, lifetimes) in STREAMS.items():
         forest = StreamingMPF(window=window, score_type=score, max_samples=max_samples, random_state=seed)
-        forest._lifetimes = {"multiscale": lifetimes, score: lifetimes}  # not a parameter: it serves all data
-        yield setting, forest.score_then_learn(X)
+        with patch.dict(FittedStream.grids, {"multiscale": lifetimes, score: lifetimes}):  # not a parameter
+            scores = forest.score_then_learn(X)
+        yield setting, scores
 
 
 def as_stream(name: str) -> datasets.Dataset:
