@@ -8,8 +8,9 @@ READY_DOCS := $(VENV)/.ready-docs
 LOWEST := joblib==1.3.* narwhals==1.20.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotlib==3.8.* pandas==2.2.* polars==1.10.* pyarrow==15.* \
 	scipy==1.13.* river==0.21.* pyod==2.0.* h5py==3.10.* pooch==1.8.* tqdm==4.60.* \
 	click==8.1.* orjson==3.10.* redis==5.0.* confluent-kafka==2.4.* dask==2025.5.* pyspark==4.1.* \
-	apprise==1.8.* fastapi==0.115.* prometheus-client==0.20.* requests==2.31.* tomli-w==1.0.* uvicorn==0.32.1 platformdirs==4.0.* \
-	fastexcel==0.12.* sqlalchemy==2.0.* psycopg==3.1.* psycopg-binary==3.1.* backports.zstd==1.0.* xlsxwriter==3.1.*
+	apprise==1.8.* fastapi==0.115.* prometheus-client==0.20.* requests==2.31.* tomli-w==1.0.* google-re2==1.1.* holidays==0.40 tomlkit==0.13.* uvicorn==0.32.1 platformdirs==4.0.* \
+	fastexcel==0.12.* sqlalchemy==2.0.* psycopg==3.1.* psycopg-binary==3.1.* backports.zstd==1.0.* xlsxwriter==3.1.* \
+	cramjam==2.8.* mcp==2.0.* opentelemetry-proto==1.39.* opentelemetry-exporter-otlp-proto-http==1.39.* opentelemetry-sdk==1.39.*
 
 # Tests marked `plain` also run in plain Python: there a debugger and the coverage see inside the kernels.
 PLAIN := $(sort $(shell grep -rl --include=*.py 'mark\.plain\b' tests))
@@ -94,6 +95,7 @@ figures: $(READY)  ## draw the figures of the docs again, and write the page of 
 	$(BIN)/python docs/gallery.py
 	$(BIN)/python docs/make_cli.py
 	$(BIN)/python docs/make_settings.py
+	$(BIN)/python docs/make_notebook.py
 
 clean:
 	rm -rf $(VENV) .venv-lowest .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage demo.png site

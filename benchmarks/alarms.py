@@ -1,8 +1,8 @@
 """Alarms as an operator sees them: events found, alarms that are right, delays, lengths and false alarms.
 
-`SeriesMPF()` raises its own alarms. Every other detector gets one limit per family, at which it raises as many alarms
-in all series of the family together. On clean generated series, where every alarm is false, it keeps the limit of the
-family `cloud`. Writes results/alarms-scores.csv (rankings, a row per series), results/alarms.csv (alarms, a row per
+`SeriesMPF` raises its own alarms. Every peer gets one limit per family, at which it raises as many alarms in all series
+of the family together as `SeriesMPF()`. On clean generated series, where every alarm is false, it keeps the limit of
+the family `cloud`. Writes results/alarms-scores.csv (rankings, a row per series), results/alarms.csv (alarms, a row per
 family) and results/alarms-clean.csv, and fills docs/benchmarks/alarms.md. Verdicts are cached in .cache/alarms, a file
 per series, so a run resumes where it was interrupted.
 """
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from benchmarks.registry import Benchmark, again, of_rows, only
 from benchmarks.series import Case, pieces
-from benchmarks.shared.alarm_detectors import DETECTORS, OURS, PEERS, Verdicts
+from benchmarks.shared.alarm_detectors import DETECTORS, OURS, OWN_ALARMS, PEERS, Verdicts
 from benchmarks.shared.alarm_series import CLEAN, CLOUD, FAMILIES, GENERATORS, cases_of
 from benchmarks.shared.alarms import Tally, limit_for, soft_average_precision, tally
 from benchmarks.shared.pages import PAGES, ROOT, fill, table
@@ -126,7 +126,7 @@ class Bench:
     def _count(self, name: str, family: str) -> None:
         """Add the alarms in all series of a family together: its own, or as many as ours."""
         cases = self.cases[family]
-        limit = None if name == OURS else self._limit(name, family)
+        limit = None if name in OWN_ALARMS else self._limit(name, family)
         total = sum((tally(flags, y) for flags, y in self._flags(name, cases, limit)), Tally())
         self.totals.add(
             {
@@ -167,7 +167,7 @@ class Bench:
         limits = [row["limit"] for row in self.totals if row["detector"] == name and row["family"] == CLOUD]
         if not limits:
             return
-        limit = None if name == OURS else float(limits[0])
+        limit = None if name in OWN_ALARMS else float(limits[0])
         for case in self.cases[CLEAN]:
             if (name, case.name) in self.clean:
                 continue

@@ -4,6 +4,10 @@ Two of the paper's tables, whose numbers are categories, and generated ones with
 occur together, rare categories, and numbers that belong to other rows. Writes results/mixed.csv, a row per table,
 method and seed (of the table and of the method), and fills docs/benchmarks/mixed.md. A run resumes where it was
 interrupted; `--again` measures methods again.
+
+Rare pairs have their own tables, generated and real: a few rows get a common value that hardly ever occurs with another
+one of theirs. Writes results/mixed-pairs.csv, and results/mixed-clean.csv with the alarms on new rows of these tables
+before anything is planted.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from statistics import mean
+from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +52,16 @@ class Table(NamedTuple):
     categories: Array  # int64 (n, F)
     y: Array  # 1 for an anomaly
     changed: Array  # int64 (n,): numbers count first; -1 where none was, or none is known
+
+    @property
+    def rows(self) -> Array:
+        """Numbers and categories in one array."""
+        return np.column_stack([self.numbers.astype(object), self.categories.astype(object)])
+
+    @property
+    def places(self) -> Array:
+        """The columns of `rows` that are categories."""
+        return self.numbers.shape[1] + np.arange(self.categories.shape[1])
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -142,6 +157,84 @@ DATA = ("breastw", "lympho", *SKETCHES)
 QUICK_DATA = ("lympho", "kdd-like")
 
 
+# ---- tables with rare pairs ------------------------------------------------------------------------------------------
+
+QUICK_PAIRS = ("payments",)
+N_OF_PAIRS, N_RARE = 2500, 5  # rows, and those with a rare pair
+LEAST_EXPECTED, MOST_HELD = 30.0, 2  # of a rare pair: rows by independence, and rows that have it
+SOFT = {"soft": Sketch(2, (5, 6, 8, 4), evenness=2.0)}
+REAL = ("cardio", "pendigits", "satellite", "shuttle")  # in five categories of equal counts each
+PAIR_DATA = ("payments", "adult-like", *(f"{name}, binned" for name in REAL))
+CLEAN_DATA = (*SOFT, *PAIR_DATA)
+
+
+def payments(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    """Return amounts, and country, currency and method: two countries pay in their own currency only."""
+    country = rng.choice(6, n, p=[0.34, 0.3, 0.12, 0.12, 0.06, 0.06])
+    currency = np.array([0, 1, 0, 2, 3, 4])[country]
+    others = country > 1
+    currency = np.where(others & (rng.random(n) < 0.06), 1, currency)
+    currency = np.where(others & (rng.random(n) < 0.03), 0, currency)
+    return np.exp(rng.normal(4, 1, (n, 1))), np.column_stack([country, currency, rng.choice(3, n, p=[0.6, 0.25, 0.15])])
+
+
+def clean(data: str, seed: int, n: int) -> Table:
+    """Return a table of pairs, before anything is planted."""
+    rng = np.random.default_rng(seed)
+    if data == "payments":
+        numbers, categories = payments(rng, n)
+    elif data in SKETCHES or data in SOFT:
+        numbers, categories = drawn({**SKETCHES, **SOFT}[data], rng, n)
+    else:
+        known = load(data.removesuffix(", binned"))
+        normal = known.X[known.y == 0]
+        numbers = normal[rng.permutation(len(normal))[:n]]
+        bounds = np.quantile(numbers, [0.2, 0.4, 0.6, 0.8], axis=0)
+        categories = (numbers[:, None] > bounds).sum(axis=1)
+        numbers = np.empty((len(numbers), 0))
+    nothing = np.zeros(len(categories), int)
+    return Table(numbers, categories.astype(np.int64), nothing, nothing - 1)
+
+
+def drawn(sketch: Sketch, rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    """Return the numbers and categories of a sketch: every class has its own shares of categories."""
+    own = rng.choice(N_CLASSES, n, p=rng.dirichlet(np.full(N_CLASSES, 5.0)))
+    numbers = 2.5 * rng.normal(size=(N_CLASSES, sketch.n_numbers))[own] + rng.normal(size=(n, sketch.n_numbers))
+    columns = []
+    for size in sketch.sizes:
+        shares = rng.dirichlet(np.full(size, sketch.evenness), N_CLASSES).cumsum(axis=1)[own]
+        columns.append((rng.random((n, 1)) * shares[:, -1:] > shares).sum(axis=1))
+    return numbers, np.column_stack(columns)
+
+
+def with_rare_pairs(data: str, seed: int) -> Table:
+    """Return a table in which some rows have a rare pair of common values."""
+    table, rng = clean(data, seed, N_OF_PAIRS), np.random.default_rng(seed + 1)
+    categories, changed = table.categories.copy(), table.changed.copy()
+    known = rare_pairs(categories)
+    for number in rng.choice(len(known), N_RARE, replace=len(known) < N_RARE).tolist() if known else []:
+        a, value, b, other = known[number]
+        i = rng.choice(np.flatnonzero((categories[:, a] == value) & (changed < 0)))
+        categories[i, b], changed[i] = other, table.numbers.shape[1] + b
+    return Table(table.numbers, categories, (changed >= 0).astype(int), changed)
+
+
+def rare_pairs(categories: Array) -> list[tuple[int, int, int, int]]:
+    """Return the pairs of common values that hardly ever occur together: column and value of either."""
+    n, n_columns = categories.shape
+    found = []
+    for a in range(n_columns):
+        for b in range(n_columns):
+            if a == b:
+                continue
+            held = np.zeros((categories[:, a].max() + 1, categories[:, b].max() + 1), int)
+            np.add.at(held, (categories[:, a], categories[:, b]), 1)
+            expected = np.outer(held.sum(axis=1), held.sum(axis=0)) / n
+            places = np.argwhere((expected >= LEAST_EXPECTED) & (held <= MOST_HELD))
+            found += [(a, int(u), b, int(v)) for u, v in places]
+    return found
+
+
 # ---- detectors -------------------------------------------------------------------------------------------------------
 
 
@@ -152,11 +245,10 @@ class Result(NamedTuple):
     named: Array
 
 
-def by_forest(table: Table, asked: Array, seed: int, *, detector: type) -> Result:
+def by_forest(table: Table, asked: Array, seed: int, *, detector: type, **parameters: Any) -> Result:
     """Return scores and explanations of one of our forests."""
-    n_numbers, n_categories = table.numbers.shape[1], table.categories.shape[1]
-    rows = np.column_stack([table.numbers.astype(object), table.categories.astype(object)])
-    forest = detector(random_state=seed, categorical_features=n_numbers + np.arange(n_categories)).fit(rows)
+    rows = table.rows
+    forest = detector(random_state=seed, categorical_features=table.places, **parameters).fit(rows)
     return Result(-forest.score_samples(rows), forest.explain(rows[asked]).parts.argmax(axis=1))
 
 
@@ -240,6 +332,17 @@ METHODS: dict[str, Method] = {
 }
 
 
+PAIR_METHODS: dict[str, Method] = {
+    "sMPF": METHODS["sMPF"],
+    "sMPF, typicality": partial(by_forest, detector=StreamingMPF, score_type="typicality"),
+    "bMPF": METHODS["bMPF"],
+    "isotree": METHODS["isotree"],
+    "IsolationForest, one-hot": METHODS["IsolationForest, one-hot"],
+}
+CLEAN_METHODS = {"sMPF": "margins", "sMPF, typicality": "typicality"}  # with pairs, and without
+N_NEW = 5000  # rows of a clean table to look for false alarms in
+
+
 # ---- measuring -------------------------------------------------------------------------------------------------------
 
 
@@ -259,6 +362,37 @@ def run(results: Results, sets: Iterable[str], n_seeds: int) -> None:
         results.add({"data": data, "method": method, "seed": seed, **measure(data, method, seed)})
 
 
+def measure_pairs(data: str, method: str, seed: int) -> dict[str, float]:
+    """Return the AUC of a method, the share of rare pairs in its first hundredth of the rows, and its time."""
+    table = with_rare_pairs(data, seed)
+    start = process_time()
+    scores = PAIR_METHODS[method](table, np.flatnonzero(table.y)[:1], seed).scores
+    seconds = process_time() - start
+    first = np.argsort(-scores, kind="stable")[: len(scores) // 100]
+    return {"auc": auc(table.y, scores), "first": table.y[first].sum() / table.y.sum(), "seconds": seconds}
+
+
+def measure_clean(data: str, method: str, seed: int) -> dict[str, float]:
+    """Return the share of new rows of a clean table that are flagged."""
+    table = clean(data, seed, N_OF_PAIRS + N_NEW)
+    n = min(N_OF_PAIRS, len(table.y) // 2)
+    forest = StreamingMPF(random_state=seed, score_type=CLEAN_METHODS[method], categorical_features=table.places)
+    return {"alarms": float((forest.fit(table.rows[:n]).predict(table.rows[n:]) == -1).mean())}
+
+
+def run_pairs(directory: Path, sets: Sequence[str], n_seeds: int, again: Any) -> None:
+    """Measure what the files of rare pairs lack."""
+    for name, measure_one, methods, own in (
+        ("mixed-pairs", measure_pairs, PAIR_METHODS, sets),
+        ("mixed-clean", measure_clean, CLEAN_METHODS, (*SOFT, *sets)),
+    ):
+        results = Results(name, KEYS, directory)
+        results.forget_methods(again, OURS)
+        tasks = [(data, method, seed) for seed in range(n_seeds) for data in own for method in methods]
+        for data, method, seed in tqdm([task for task in tasks if task not in results], disable=None):
+            results.add({"data": data, "method": method, "seed": seed, **measure_one(data, method, seed)})
+
+
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
@@ -271,16 +405,19 @@ def mean_of(rows: Iterable[Mapping[str, str]], value: str, **wanted: str) -> flo
     )
 
 
-def table_of(rows: Sequence[Mapping[str, str]], value: str, sets: Sequence[str]) -> str:
+def table_of(
+    rows: Sequence[Mapping[str, str]], value: str, sets: Sequence[str], methods: Iterable[str] | None = None
+) -> str:
     """Return means over seeds by table and method, the best of each in bold, and their mean."""
+    methods = list(METHODS if methods is None else methods)
     known = [data for data in sets if any(row["data"] == data for row in rows)]
-    found = [[mean_of(rows, value, data=data, method=method) for method in METHODS] for data in known]
+    found = [[mean_of(rows, value, data=data, method=method) for method in methods] for data in known]
     found.append([mean(column) for column in zip(*found, strict=True)])
     lines = []
     for name, values in zip([*known, "mean of the tables"], found, strict=True):
         best = max(round(value, 3) for value in values)
         lines.append([name, *(f"**{v:.3f}**" if round(v, 3) == best else f"{v:.3f}" for v in values)])
-    return markdown(["", *METHODS], lines)
+    return markdown(["", *methods], lines)
 
 
 def render(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
@@ -289,16 +426,39 @@ def render(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
     fill(PAGE, "named", table_of(rows, "named", tuple(SKETCHES)), directory)
 
 
+def render_pairs(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
+    """Fill the tables of rare pairs."""
+    fill(PAGE, "pairs", table_of(rows, "auc", PAIR_DATA, PAIR_METHODS), directory)
+    fill(PAGE, "pairs-first", table_of(rows, "first", PAIR_DATA, PAIR_METHODS), directory)
+
+
+def render_clean(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
+    """Fill the table of false alarms: rows flagged in 1,000."""
+    known = [data for data in CLEAN_DATA if any(row["data"] == data for row in rows)]
+    found = [[1000 * mean_of(rows, "alarms", data=data, method=method) for method in CLEAN_METHODS] for data in known]
+    found.append([mean(column) for column in zip(*found, strict=True)])
+    lines = [[name, *(f"{v:.1f}" for v in own)] for name, own in zip([*known, "mean"], found, strict=True)]
+    fill(PAGE, "clean", markdown(["", *CLEAN_METHODS], lines), directory)
+
+
+def render_all(directory: Path, pages: Path) -> None:
+    """Fill the page from the files."""
+    for name, show in (("mixed", render), ("mixed-pairs", render_pairs), ("mixed-clean", render_clean)):
+        of_rows(show, name)(directory, pages)
+
+
 def measure_all(options: Namespace, directory: Path) -> None:
     """Measure what the file lacks."""
     results = Results("mixed", KEYS, directory)
     results.forget_methods(options.again, OURS)
-    run(results, QUICK_DATA if options.quick else DATA, 1 if options.quick else N_SEEDS)
+    n_seeds = 1 if options.quick else N_SEEDS
+    run(results, QUICK_DATA if options.quick else DATA, n_seeds)
+    run_pairs(directory, QUICK_PAIRS if options.quick else PAIR_DATA, n_seeds, options.again)
 
 
 BENCHMARK = Benchmark(
     measure_all,
-    of_rows(render, "mixed"),
+    render_all,
     quick="two tables and one seed",
     options={"--again": again(METHODS)},
     peers=("isotree", "pyod"),

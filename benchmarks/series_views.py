@@ -20,7 +20,7 @@ from benchmarks.series import HALVES, Case, evaluate, load_all, mean_of_families
 from benchmarks.shared.pages import PAGES, fill, table
 from benchmarks.shared.results import RESULTS, Results, read
 from polyaforest import SeriesMPF, StreamingMPF
-from polyaforest.detectors import _views
+from polyaforest.series.views import Views
 
 Array = NDArray[Any]
 
@@ -31,17 +31,17 @@ SEED = 0
 @contextmanager
 def recorded() -> Iterator[list[Array]]:
     """Record the scores by each view whenever they are combined."""
-    original, parts = _views.Views._mean, []
+    original, parts = Views.mean, []
 
     def mean(views: Any, scores: Any) -> Any:
         parts.append(np.array(scores))
         return original(views, scores)
 
-    _views.Views._mean = mean  # type: ignore[method-assign]
+    Views.mean = mean  # type: ignore[method-assign]
     try:
         yield parts
     finally:
-        _views.Views._mean = original  # type: ignore[method-assign]
+        Views.mean = original  # type: ignore[method-assign]
 
 
 def surprises(values: Array) -> Array:

@@ -29,12 +29,13 @@ import orjson
 from benchmarks.registry import Benchmark, of_rows, only
 from benchmarks.shared.pages import PAGES, fill, table
 from benchmarks.shared.results import Results
+from polyaforest.service.remote_write import message_class
 
 Rows = Sequence[Mapping[str, str]]
 
 PAGE = "service"
 KEYS = ("part", "case")
-PARTS = ("batches", "single", "feed", "memory")
+PARTS = ("batches", "single", "feed", "memory", "metrics")
 FIELDS, BATCH = 10, 1000
 CONNECTIONS = 64  # of those who post single records
 HEAD = (
@@ -53,6 +54,18 @@ by = "key"
 """
 
 
+METRICS = """
+[server]
+requests_per_second = 100000
+
+[streams.load]
+source = "remote-write"
+[streams.load.metrics]
+fields = {fields}
+by = ["key"]
+"""
+
+
 class Size(NamedTuple):
     """How much to measure."""
 
@@ -63,9 +76,10 @@ class Size(NamedTuple):
     readers: int = 200
     feed_seconds: float = 10.0
     long: int = 1_000_000
+    scrapes: int = 200  # of a hundred keys, by remote write
 
 
-QUICK = Size((4_000, 2_000), (1, 20), 200, 200.0, 20, 2.0, 20_000)
+QUICK = Size((4_000, 2_000), (1, 20), 200, 200.0, 20, 2.0, 20_000, 5)
 
 
 # ---- the server ------------------------------------------------------------------------------------------------------
@@ -74,8 +88,8 @@ QUICK = Size((4_000, 2_000), (1, 20), 200, 200.0, 20, 2.0, 20_000)
 class Server:
     """A service in a separate process."""
 
-    def __init__(self, folder: Path, more: str = "") -> None:
-        (folder / "polyaforest.toml").write_text(CONFIG.format(more=more))
+    def __init__(self, folder: Path, more: str = "", config: str = CONFIG) -> None:
+        (folder / "polyaforest.toml").write_text(config.replace("{more}", more))
         command = [sys.executable, "-m", "polyaforest", "serve", "--port", "0"]
         self._log = (folder / "log").open("w+")
         cores = sorted(os.sched_getaffinity(0))
@@ -122,10 +136,10 @@ class Server:
 
 
 @contextmanager
-def serving(more: str = "") -> Iterator[Server]:
+def serving(more: str = "", config: str = CONFIG) -> Iterator[Server]:
     """Yield a server that runs."""
     with tempfile.TemporaryDirectory() as place:
-        server = Server(Path(place), more)
+        server = Server(Path(place), more, config)
         try:
             yield server
         finally:
@@ -295,22 +309,68 @@ def measure_memory(results: Results, size: Size) -> None:
         add(results, "memory", "range", {"records": n, "p50_ms": percentile(delays, 50)})
 
 
+def measure_metrics(results: Results, size: Size) -> None:
+    """Measure the rate of samples by remote write: a hundred keys with ten series each, two requests per scrape."""
+    fields = ", ".join(f'f{i} = "f{i}"' for i in range(FIELDS))
+    headers = {"content-encoding": "snappy", "content-type": "application/x-protobuf"}
+    with serving(config=METRICS.replace("{fields}", f"{{{fields}}}")) as server:
+        cpu, start, delays, n = 0.0, 0.0, list[float](), 0
+        for number, body in enumerate(write_requests(size.scrapes)):
+            if number == size.scrapes // 5:  # the others are the warm-up
+                cpu, start, n = server.cpu_seconds, time.perf_counter(), 0
+            began = time.perf_counter()
+            server.client.post("/api/v1/write", content=body, headers=headers).raise_for_status()
+            delays.append(time.perf_counter() - began)
+            n += 50 * FIELDS
+        while server.client.get("/api/v1/streams/load").json()["n_records"] < 100 * (size.scrapes - 1):
+            time.sleep(0.05)  # all but the last records, which wait, are scored
+        seconds = time.perf_counter() - start
+        add(results, "metrics", "remote write", {
+            "records": n, "seconds": seconds, "cpu_seconds": server.cpu_seconds - cpu,
+            "p50_ms": percentile(delays, 50), "p99_ms": percentile(delays, 99), "megabytes": server.megabytes,
+        })  # fmt: skip
+
+
+def write_requests(n_scrapes: int) -> Iterator[bytes]:
+    """Yield write requests: two per scrape, with half of the keys each."""
+    import cramjam  # noqa: PLC0415 - not needed by other parts
+
+    rng, message = np.random.default_rng(0), message_class()
+    for scrape in range(n_scrapes):
+        for half in range(2):
+            request = message()
+            for key in range(50 * half, 50 * half + 50):
+                for i, value in enumerate(rng.normal(size=FIELDS).tolist()):
+                    series = request.timeseries.add()
+                    series.labels.add(name="__name__", value=f"f{i}")
+                    series.labels.add(name="key", value=f"key-{key}")
+                    series.samples.add(value=value, timestamp=1000 * (1_700_000_000 + 15 * scrape))
+            yield bytes(cramjam.snappy.compress_raw(request.SerializeToString()))
+
+
 def percentile(delays: Sequence[float], share: float) -> float:
     """Return a percentile of delays, in milliseconds."""
     return float(np.percentile(delays, share)) * 1000
 
 
-COLUMNS = ("records", "seconds", "cpu_seconds", "p50_ms", "p99_ms", "least", "most", "megabytes")
+COLUMNS = ("records", "seconds", "cpu_seconds", "p50_ms", "p99_ms", "least", "most", "megabytes", "load")
 
 
 def add(results: Results, part: str, case: str, numbers: Mapping[str, float]) -> None:
-    """Add a row; what was not measured stays empty."""
+    """Add a row with the load of the machine; what was not measured stays empty."""
+    numbers = {**numbers, "load": os.getloadavg()[0]}
     cells = {name: round(numbers[name], 4) if name in numbers else "" for name in COLUMNS}
     results.add({"part": part, "case": case, **cells})
     print(part, case, {name: cell for name, cell in cells.items() if cell != ""}, flush=True)
 
 
-MEASURES = {"batches": measure_batches, "single": measure_single, "feed": measure_feed, "memory": measure_memory}
+MEASURES = {
+    "batches": measure_batches,
+    "single": measure_single,
+    "feed": measure_feed,
+    "memory": measure_memory,
+    "metrics": measure_metrics,
+}
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
@@ -362,6 +422,17 @@ def feed_table(rows: Rows) -> str:
     return table(["readers", "fewest messages", "most messages", "share of a core"], lines)
 
 
+def metrics_table(rows: Rows) -> str:
+    """Return the rate of samples by remote write."""
+    lines = []
+    for row in of(rows, "metrics"):
+        n, delay = float(row["records"]), float(row["p99_ms"])
+        rates = [n / float(row["seconds"]), n / float(row["cpu_seconds"])]
+        lines.append([*(f"{rate:,.0f}" for rate in rates), f"{delay:,.0f}", f"{float(row['load']):.1f}"])
+    heads = ["samples a second", "per second of processor time", "p99 of a request, ms", "load of the machine"]
+    return table(heads, lines)
+
+
 def memory_table(rows: Rows) -> str:
     """Return memory over many records."""
     found = of(rows, "memory")
@@ -375,7 +446,13 @@ def range_words(rows: Rows) -> str:
     return f"A range of {int(row['records']):,} records in 1,000 points is there in {float(row['p50_ms']):.0f} ms."
 
 
-BLOCKS = {"batches": batches_table, "single": single_table, "feed": feed_table, "memory": memory_table}
+BLOCKS = {
+    "batches": batches_table,
+    "single": single_table,
+    "feed": feed_table,
+    "memory": memory_table,
+    "metrics": metrics_table,
+}
 
 
 def render(rows: Rows, directory: Path = PAGES) -> None:

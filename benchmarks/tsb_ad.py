@@ -46,7 +46,23 @@ def whole_file(values: Array) -> Array:
     return -SeriesMPF(StreamingMPF(random_state=SEED)).fit(values).score_samples(values, standalone=True)
 
 
-MODES: dict[str, Callable[[Array], Array]] = {"polyaforest, live": live, "polyaforest, file": whole_file}
+def live_with_short_memory(values: Array) -> Array:
+    """Score each reading by its context window and by the last eight readings, then learn it."""
+    return -SeriesMPF(StreamingMPF(random_state=SEED), short_memory=True).score_then_learn(values)
+
+
+def both_sides(values: Array) -> Array:
+    """Learn all readings, then score each by those on both sides."""
+    series = SeriesMPF(StreamingMPF(random_state=SEED), short_memory=True).fit(values)
+    return -series.score_samples(values, standalone=True)
+
+
+MODES: dict[str, Callable[[Array], Array]] = {
+    "polyaforest, live": live,
+    "polyaforest, file": whole_file,
+    "polyaforest, short memory, live": live_with_short_memory,
+    "polyaforest, short memory, file": both_sides,
+}
 
 
 # ---- series ----------------------------------------------------------------------------------------------------------

@@ -22,11 +22,14 @@ relearns from its history, `watch` from the records that its models hold. Models
 EFFECTS = {Effect.APPLIED: "applied", Effect.RELEARNED: "relearned", Effect.NEW_STREAM: "new stream"}
 # why the other side does not have them
 ONLY_SERVE = {
-    "source": '`"http"`, a path, `redis://…`, `kafka://…` or `"prometheus"`. `watch` has FILE, `--from`, `--follow`.',
+    "source": '`"http"`, a path, `redis://…`, `kafka://…`, `"prometheus"`, `"otlp"` or `"remote-write"`. `watch` has '
+    "FILE, `--from`, `--follow`.",
+    "metrics": "A table: which metrics of OpenTelemetry or Prometheus remote write make the fields and the key.",
     "prometheus": "A table: queries to a Prometheus server. `watch` reads files, Redis and Kafka.",
     "band": "`watch` writes verdicts, not expected ranges.",
     "silence": "`watch` runs when records arrive; a silence has none.",
     "close_after": "Events of `watch` end by records.",
+    "max_wait": "Records of `watch` do not wait: it reads them when it is ready.",
     "max_ahead": "`watch` also reads recorded files, whose times may be in the future.",
     "retention": "A table: `records` (default 2000000) and `age` (400d). `watch` has no history.",
 }

@@ -1,4 +1,4 @@
-"""Take the screenshots of the dashboard in docs/images/ from the demo, in a browser; part of ``make figures``."""
+"""Take the pictures of the dashboard in docs/images/ from the demo, in a browser; part of ``make figures``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from playwright.sync_api import Page, sync_playwright
 
 IMAGES = Path(__file__).parent / "images"
 SIZE = {"width": 1280, "height": 800}
+FEW_COLOURS = 48  # of the animation
 COLOURS = 256  # enough for flat colours, in a file of a few tens of kilobytes
 
 
@@ -39,8 +40,22 @@ def save(page: Page, name: str) -> None:
     picture.save(IMAGES / f"{name}.png", optimize=True)
 
 
+def shot(page: Page) -> Image.Image:
+    """Return a small picture for the animation."""
+    picture = Image.open(BytesIO(page.screenshot())).convert("RGB")
+    return picture.resize((SIZE["width"] * 5 // 8, SIZE["height"] * 5 // 8), Image.Resampling.LANCZOS)
+
+
+def animate(frames: list[Image.Image]) -> None:
+    """Save an animation."""
+    small = [frame.quantize(FEW_COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE) for frame in frames]
+    small[0].save(
+        IMAGES / "dashboard.gif", save_all=True, append_images=small[1:], duration=1500, loop=0, optimize=True
+    )
+
+
 def main() -> None:
-    """Take both screenshots."""
+    """Take the screenshots and the animation."""
     program = shutil.which("chromium")
     if program is None:
         raise SystemExit("chromium is not installed: apt-get install chromium")
@@ -48,13 +63,31 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport=SIZE)
         page.goto(address)
-        page.locator(".attention").wait_for(timeout=120_000)  # the first live incident
+        page.locator(".lane").nth(7).wait_for(timeout=300_000)  # the past of all keys
+        page.reload()
+        page.locator(".attention").wait_for(timeout=300_000)  # the first live incident
         page.wait_for_timeout(5000)  # until the event has grown and is no longer marked as new
         save(page, "dashboard")
-        page.locator(".event-list .incident .event-sentence").first.click()
+        frames = [shot(page)]
+        page.locator(".attention .event-sentence").first.click()
         page.locator(".charts canvas").first.wait_for()
         page.wait_for_timeout(500)
         save(page, "dashboard-event")
+        frames.append(shot(page))
+        page.get_by_label("Note", exact=True).fill("restarting the database")
+        page.get_by_label("Your name").first.fill("Ada")
+        frames.append(shot(page))
+        if page.get_by_role("button", name="Acknowledge").count():
+            page.get_by_role("button", name="Acknowledge").click()
+            page.get_by_text("Acknowledged by Ada", exact=False).wait_for()
+            frames.append(shot(page))
+        page.locator(".crumbs a").nth(1).click()
+        page.locator(".charts canvas").first.wait_for()
+        for _ in range(4):
+            page.wait_for_timeout(700)
+            frames.append(shot(page))
+            page.keyboard.press("-")
+        animate(frames)
         browser.close()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 _SERVER = """
 import gc, json, os, signal, sys
 import matplotlib.figure, numpy, polars
-import polyaforest.cli, polyaforest.detection, polyaforest.live.watcher, polyaforest.io.sources, polyaforest.series
+import polyaforest.cli, polyaforest.judge.saved, polyaforest.judge.watcher, polyaforest.io.sources, polyaforest.series
 from importlib import import_module
 for name in polyaforest.cli.COMMANDS:
     import_module(f"polyaforest.cli._{name}")

@@ -52,15 +52,15 @@ def is_frozen(model):
 def has_room_beyond(model):
     """Return whether rows outside the data have a positive probability, hence a finite score."""
     forest = next(iter(model.estimators_.values())) if isinstance(model, SeriesMPF) else model
-    return forest.prior_.is_open if hasattr(forest, "forest_") else not forest._is_closed
+    return forest.prior_.is_open if hasattr(forest, "forest_") else not forest._parameters.is_closed
 
 
 def times_for(model):
     """Return the next times, for models with time-based windows."""
     if isinstance(model, SeriesMPF):
-        if not model._history.is_timed:
+        if not model._model.history.is_timed:
             return None
-        return np.nan_to_num(model._history.track.latest) + 1.0 + np.arange(float(N_ROWS))
+        return np.nan_to_num(model._model.history.track.latest) + 1.0 + np.arange(float(N_ROWS))
     stream = getattr(model, "_stream", None)
     if stream is None or stream.rules.policy is None or not stream.rules.policy.needs_times:
         return None

@@ -1,7 +1,7 @@
 """The detectors that the benchmark `alarms` compares: functions of values (n, channels) that return `Verdicts`.
 
-All are causal: a reading is scored before it is learned. A detector with verdicts of its own returns them; the others
-return scores only, and the benchmark picks their limits.
+All but one are causal: a reading is scored before it is learned. A detector with verdicts of its own returns them; the
+others return scores only, and the benchmark picks their limits.
 """
 
 from __future__ import annotations
@@ -39,6 +39,19 @@ Detector = Callable[[Array], Verdicts]
 def series_mpf(values: Array) -> Verdicts:
     """Run `SeriesMPF()` as `polyaforest watch` does."""
     found = SeriesMPF(StreamingMPF(random_state=SEED)).detect_then_learn(values)
+    return Verdicts(-found.scores, found.is_anomaly)
+
+
+def short_memory(values: Array) -> Verdicts:
+    """Run `SeriesMPF(short_memory=True)` as a stream."""
+    found = SeriesMPF(StreamingMPF(random_state=SEED), short_memory=True).detect_then_learn(values)
+    return Verdicts(-found.scores, found.is_anomaly)
+
+
+def both_sides(values: Array) -> Verdicts:
+    """Run `SeriesMPF(short_memory=True)` on the whole file, so that readings are judged by both sides."""
+    series = SeriesMPF(StreamingMPF(random_state=SEED), short_memory=True).fit(values)
+    found = series.detect(values, standalone=True)
     return Verdicts(-found.scores, found.is_anomaly)
 
 
@@ -112,9 +125,12 @@ def seasonal_naive(channel: Array) -> Array:
     return robust_z(differences)
 
 
-OURS = "polyaforest"
+OURS, SHORT, FILE = "polyaforest", "polyaforest, short memory", "polyaforest, short memory, file"
+OWN_ALARMS = (OURS, SHORT, FILE)
 DETECTORS: dict[str, Detector] = {
     OURS: series_mpf,
+    SHORT: short_memory,
+    FILE: both_sides,
     "krcf": scores_of(krcf),
     "rcf3": scores_of(rcf3),
     "rolling robust z": highest(robust_z),

@@ -69,5 +69,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return all names, imported or not."""
-    return sorted({*globals(), *_HOMES, *_MODULES})
+    """Return the public names, imported or not."""
+    return sorted([*__all__, *_MODULES, "__version__"])

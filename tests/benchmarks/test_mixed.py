@@ -7,6 +7,7 @@ from benchmarks import mixed
 from benchmarks.registry import main
 from benchmarks.shared.results import read
 
+BLOCKS = ("auc", "named", "pairs", "pairs-first", "clean")
 SMALL = mixed.Sketch(2, (4, 5, 0))
 
 
@@ -47,10 +48,35 @@ def test_end_to_end(tmp_path, monkeypatch, table):
     monkeypatch.setattr(mixed, "DATA", ("small",))
     monkeypatch.setattr(mixed, "QUICK_DATA", ("small",))
     page = tmp_path / "mixed.md"
-    page.write_text("".join(f"<!-- begin {block} -->\n<!-- end {block} -->\n" for block in ("auc", "named")))
+    page.write_text("".join(f"<!-- begin {block} -->\n<!-- end {block} -->\n" for block in BLOCKS))
+    monkeypatch.setattr(mixed, "PAIR_METHODS", {"sMPF": mixed.PAIR_METHODS["sMPF"]})
+    monkeypatch.setattr(mixed, "N_NEW", 200)
     main(["run", "mixed", "--quick"], tmp_path, tmp_path)
     rows = read(tmp_path / "mixed.csv")
     assert [row["method"] for row in rows] == ["sMPF", "IsolationForest, one-hot"]
     assert all(0.5 < float(row["auc"]) <= 1 for row in rows)
     assert float(rows[0]["named"]) > 0.25  # of five columns
     assert page.read_text().count("| small |") == 2
+    [pairs] = read(tmp_path / "mixed-pairs.csv")
+    assert float(pairs["auc"]) > 0.95
+    assert page.read_text().count("| payments |") == 3
+    assert {row["method"] for row in read(tmp_path / "mixed-clean.csv")} == set(mixed.CLEAN_METHODS)
+    assert page.read_text().count("| soft |") == 1
+
+
+def test_rare_pairs_are_common_values_that_hardly_meet():
+    table, before = mixed.with_rare_pairs("payments", 1), mixed.clean("payments", 1, mixed.N_OF_PAIRS)
+    planted = np.flatnonzero(table.y)
+    assert len(planted) == mixed.N_RARE
+    assert ((table.categories != before.categories).sum(axis=1) == table.y).all()
+    known = {(b, other, a, value) for a, value, b, other in mixed.rare_pairs(before.categories)}
+    for i in planted:
+        row, b = table.categories[i], table.changed[i] - 1
+        assert any((b, row[b], a, row[a]) in known for a in range(3))
+    assert not mixed.rare_pairs(np.tile([[0, 0], [0, 1], [1, 0], [1, 1]], (100, 1)))
+    assert mixed.rare_pairs(np.repeat([[0, 0], [1, 1]], 100, axis=0)) == [
+        (0, 0, 1, 1),
+        (0, 1, 1, 0),
+        (1, 0, 0, 1),
+        (1, 1, 0, 0),
+    ]

@@ -32,7 +32,11 @@ PARTIAL = {  # by benchmark and file, which rows a quick run has
     "explanations": {"explanations": lambda row: row["seed"] == "0"},
     "forecasts": {"forecasts": lambda row: row["family"] == "NAB" or (row["family"], row["horizon"]) == ("ECG", "1")},
     "missing": {"missing": lambda row: row["data"] in missing.QUICK_DATA and row["seed"] == "0"},
-    "mixed": {"mixed": lambda row: row["data"] in mixed.QUICK_DATA and row["seed"] == "0"},
+    "mixed": {
+        "mixed": lambda row: row["data"] in mixed.QUICK_DATA and row["seed"] == "0",
+        "mixed-pairs": lambda row: row["data"] in mixed.QUICK_PAIRS and row["seed"] == "0",
+        "mixed-clean": lambda row: row["data"] in mixed.QUICK_PAIRS and row["seed"] == "0",
+    },
     "nab": {
         "nab": lambda row: row["seed"] == "0",
         "nab-tuning": lambda row: True,

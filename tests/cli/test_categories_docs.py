@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.end_to_end
@@ -34,6 +35,29 @@ def test_detect_finds_rare_combination_without_options(cli, payments):
     assert re.search(r"currency +CHF +rare ", worst)
     assert re.search(r"merchant +Grocer +rare ", worst)
     assert not re.search(r"\d{12}", out)  # no codes
+
+
+def test_detect_finds_german_payments_in_dollars(cli, tmp_path):
+    """Of some 2,000 German payments two are in dollars, all others in euros; other countries use several currencies."""
+    rng = np.random.default_rng(0)
+    country = rng.choice(["DE", "US", "FR", "GB", "JP", "CH"], 6000, p=[0.34, 0.3, 0.12, 0.12, 0.06, 0.06])
+    homes = {"DE": "EUR", "FR": "EUR", "US": "USD", "GB": "GBP", "JP": "JPY", "CH": "CHF"}
+    currency = np.array([homes[one] for one in country])
+    is_mixed = np.isin(country, ["FR", "GB", "JP", "CH"])
+    currency[is_mixed & (rng.random(6000) < 0.06)] = "USD"
+    currency[is_mixed & (rng.random(6000) < 0.03)] = "EUR"
+    odd = np.flatnonzero(country == "DE")[[100, 1200]]
+    currency[odd] = "USD"
+    lines = [f"{amount:.2f},{a},{b}" for amount, a, b in zip(rng.lognormal(4, 1, 6000), country, currency, strict=True)]
+    table = tmp_path / "export.csv"
+    table.write_text("\n".join(["amount,country,currency", *lines]) + "\n")
+    code, out, _ = cli("detect", table, "--top", "40")
+    assert code == 0
+    blocks = {block.split(":")[0].split()[-1]: block for block in out.split("\n\n")}
+    for i in odd.tolist():
+        assert re.search(r"currency = USD with country = DE: [012] of \d{3} rows", blocks[f"{i + 1:,}"])
+    flagged = int(re.search(r"(\d+) of 6,000 rows stand out", out)[1])
+    assert flagged < 40
 
 
 def test_page_shows_printed_output(cli, payments):

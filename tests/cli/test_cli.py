@@ -49,6 +49,10 @@ def test_every_public_name_exists_and_is_listed():
     for name in polyaforest.__all__:
         assert getattr(polyaforest, name).__name__ == name
         assert name in dir(polyaforest)
+    assert [name for name in dir(polyaforest) if name.startswith("_") or not hasattr(polyaforest, name)] == [
+        "__version__"
+    ]
+    assert {"Any", "import_module", "TYPE_CHECKING"}.isdisjoint(dir(polyaforest))
     assert polyaforest.forest.thresholds.__name__ == "polyaforest.forest.thresholds"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         polyaforest.nothing  # noqa: B018

@@ -186,14 +186,14 @@ def test_compare_detects_different_constants(cli, tmp_path):
 
 
 def test_compare_rejects_text_against_numbers_and_suggests_categories(cli, tmp_path):
-    write(tmp_path / "a.csv", status=[200, 404] * 200)
-    write(tmp_path / "b.csv", seed=1, status=["fine", "lost"] * 200)
+    write(tmp_path / "a.csv", state=[200, 404] * 200)
+    write(tmp_path / "b.csv", seed=1, state=["fine", "lost"] * 200)
     code, _, err = cli("compare", tmp_path / "a.csv", tmp_path / "b.csv")
     assert code == 3
-    assert "Column 'status' holds text in b.csv, and numbers in a.csv." in err.replace(f"{tmp_path}/", "")
-    code, out, _ = cli("compare", tmp_path / "a.csv", tmp_path / "b.csv", "--categories", "status", "-q")
+    assert "Column 'state' holds text in b.csv, and numbers in a.csv." in err.replace(f"{tmp_path}/", "")
+    code, out, _ = cli("compare", tmp_path / "a.csv", tmp_path / "b.csv", "--categories", "state", "-q")
     assert code == 1
-    assert "status" in out
+    assert "state" in out
 
 
 def test_compare_escapes_hostile_categories(cli, tmp_path):

@@ -72,7 +72,10 @@ def mixed(metrics: pl.DataFrame) -> pl.DataFrame:
 def test_detect_finds_all_incidents_without_options(cli, folder):
     code, out, err = cli("detect", folder / "metrics.csv")
     assert code == 0
-    assert out.startswith("22 of 4,032 rows stand out, in 7 events. Up to about 4 are expected by chance.\n")
+    assert out.startswith(
+        "22 of 4,032 rows stand out, in 7 events (1 certain, 2 likely, 4 borderline). "
+        "Up to about 4 borderline rows are expected by chance.\n"
+    )
     blocks = out.split("\n\n")[1 : 1 + len(INCIDENTS)]
     for incident in INCIDENTS:
         start = incident.start.replace("T", " ")[:16]
@@ -86,7 +89,7 @@ def test_detect_finds_all_incidents_without_options(cli, folder):
         "Interpreted: host as categories. Override with --categories, --numbers-only.",
     ]
     code, out, err = cli("detect", folder / "metrics.csv", "--numbers-only")
-    assert out.startswith("20 of 4,032 rows stand out, in 5 events.")
+    assert out.startswith("20 of 4,032 rows stand out, in 5 events (")
     assert err.splitlines()[1:] == ["Times from timestamp. Skipped: host (text)."]
 
 
@@ -143,6 +146,7 @@ def test_output_has_every_row_with_score_and_reason(cli, folder, metrics):
         "score",
         "p_value",
         "is_anomaly",
+        "severity",
         "attributions",
         "reason",
     ]
@@ -156,7 +160,11 @@ def test_output_has_every_row_with_score_and_reason(cli, folder, metrics):
     assert len(flagged) == 20
     assert flagged["score"].max() < written.filter(~pl.col("is_anomaly"))["score"].min()
     assert (flagged["attributions"].list.len() > 0).all()
-    assert flagged["reason"].str.contains(r"^\w+ [\d.]+ \(usual .+\): \+\d+\.\d bits").all()
+    assert (
+        flagged["reason"]
+        .str.contains(r"^\w+ [\d.,]+ (too high|too low|none at all|unusual) \(usual .+\): \+\d+\.\d bits")
+        .all()
+    )
     assert (written.filter(~pl.col("is_anomaly"))["reason"].fill_null("") == "").all()
     cli(*args, "--out", folder / "some.jsonl", "--only-anomalies")
     some = [json.loads(line) for line in (folder / "some.jsonl").read_text().splitlines()]
@@ -183,7 +191,8 @@ def test_stream_results_equal_the_detector_for_any_chunk_size(cli, folder, metri
     np.testing.assert_array_equal(written["score"].to_numpy(), judged.scores)
     np.testing.assert_array_equal(written["p_value"].to_numpy(), judged.p_values)
     np.testing.assert_array_equal(written["is_anomaly"].to_numpy(), judged.is_anomaly)
-    assert f"{judged.is_anomaly.sum()} of 4,032 rows stand out" in out
+    assert f"{judged.is_anomaly.sum()} of 3,932 scored rows stand out" in out
+    assert "100 of 4,032 rows have no verdict: the first rows of a stream, which are learned only.\n" in out
 
 
 def test_partitions_of_a_stream_are_scored_separately(cli, folder, metrics):
@@ -441,7 +450,7 @@ def test_model_scores_equal_detect_for_any_order_of_columns(cli, folder, metrics
     judged = pl.read_parquet(folder / "judged.parquet")
     code, out, err = cli("score", "-m", model, folder / "shuffled.csv", "--id", "host")
     scored = pl.read_csv(out.encode())
-    assert (code, scored.columns) == (0, ["row", "timestamp", "host", "score", "p_value", "is_anomaly"])
+    assert (code, scored.columns) == (0, ["row", "timestamp", "host", "score", "p_value", "is_anomaly", "severity"])
     assert err.endswith("22 rows flagged.\n")
     for name in ("row", "score", "is_anomaly"):
         np.testing.assert_array_equal(scored[name].to_numpy(), judged[name].to_numpy())

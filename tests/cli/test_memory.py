@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from polyaforest.cli import run
-from polyaforest.detection.pipeline import DetectorSettings, TableDetector
 from polyaforest.io.tables import TableChunk, TableColumns, gather
+from polyaforest.judge.table import DetectorSettings, TableDetector
 
 N_CHUNKS, N_ROWS, N_COLUMNS = 20, 5_000, 40
 N_BYTES = 8 * N_CHUNKS * N_ROWS * N_COLUMNS

@@ -11,8 +11,15 @@ from sklearn.exceptions import NotFittedError
 from polyaforest import BatchMPF, StreamingMPF, Tree
 from polyaforest import load as load_model
 from polyaforest.cli._info import threshold_of
-from polyaforest.forest.calibration import as_beyond, boxes_without, out_of_bag_weights, some_rows
+from polyaforest.forest.calibration import (
+    as_beyond,
+    beyond_others,
+    boxes_without,
+    out_of_bag_weights,
+    some_rows,
+)
 from polyaforest.forest.score import left_out_scores
+from polyaforest.forest.spec import spread_of
 from polyaforest.forest.survey import Facts
 from polyaforest.forest.thresholds import conformal_p_values
 
@@ -61,7 +68,8 @@ def test_batch_calibrates_rows_left_out(score, domain):
 def test_row_on_edge_of_domain_is_calibrated_as_outside():
     rows = np.vstack([ROWS, [[5.0, 0.0]]])
     forest = BatchMPF(n_estimators=20, tree=Tree(max_depth=6), random_state=0).fit(rows)
-    beyond = rows[-1] + [5.0 - ROWS[:, 0].max(), 0.0]
+    length = np.ptp(rows[:, 0]) / np.ptp(ROWS[:, 0])  # of the domain, by which features are weighed
+    beyond = rows[-1] + [length * (5.0 - ROWS[:, 0].max()), 0.0]
     assert_allclose(calibration(forest)[-1], forest.score_samples(beyond[None])[0])
     assert calibration(forest)[-1] < forest.score_samples(rows[-1:])[0]
 
@@ -74,6 +82,9 @@ def test_boxes_without_each_row_and_rows_moved_beyond():
     assert_array_equal(high, [[9.0, 7.0], [4.0, 7.0]])
     moved = as_beyond(rows[[0, 3]], np.stack([low, high]), np.array([[0.0, 2.0], [9.0, 7.0]]))
     assert_array_equal(moved, [[-1.0, 5.0], [14.0, -1.0]])
+    domain, known = np.array([[0.0], [10.0]]), np.array([[[0.0], [2.0], [0.0]], [[5.0], [10.0], [0.0]]])
+    moved = as_beyond(np.array([[10.0], [0.0], [10.0]]), known, domain, is_rescaled=True)
+    assert_array_equal(moved, [[20.0], [-2.5], [20.0]])  # without other values, there is no length to compare with
     alone = Facts.of(np.array([[3.0], [np.nan]]), np.arange(2))  # there is no other value to be beyond
     assert_array_equal(boxes_without(np.array([[3.0]]), alone.lowest, alone.highest), np.full((2, 1, 1), 3.0))
 
@@ -105,10 +116,51 @@ def test_table_is_calibrated_out_of_bag(score):
     rows = np.array([[0.0], [1.0], [5.0]])
     forest = StreamingMPF(n_estimators=30, max_samples=1, score_type=score, random_state=0).fit(rows)
     taken = forest.forest_.lower[np.arange(30), forest.forest_.root, 0]
-    for row, found in zip(rows, calibration(forest), strict=True):
+    placed = beyond_others(rows, rows)
+    for row, other, found in zip(rows, placed, calibration(forest), strict=True):
         out_of_bag = np.flatnonzero(taken != row[0])
         alone = with_trees(copy.deepcopy(forest), some_trees(forest.forest_, out_of_bag))
-        assert_allclose(found, alone.score_samples(row[None])[0], rtol=1e-9)
+        assert_allclose(found, alone.score_samples(other[None])[0], rtol=1e-9)
+
+
+def test_extreme_value_is_as_far_from_others_as_by_weights_measured_without_it():
+    rng = np.random.default_rng(0)
+    points = rng.standard_cauchy((200, 2))
+    points[:2, 1] = points[:, 1].max() + 1.0  # the same value twice is not alone
+    placed = beyond_others(points, points)
+    for k, i in ((0, points[:, 0].argmax()), (0, points[:, 0].argmin()), (1, points[:, 1].argmin())):
+        others = np.delete(points[:, k], i)
+        nearest = others[np.abs(others - points[i, k]).argmin()]
+        by_all, by_others = (abs(points[i, k] - nearest) / spread_of(part[None])[0] for part in (points[:, k], others))
+        assert abs(placed[i, k] - nearest) / spread_of(points[None, :, k])[0] == pytest.approx(by_others)
+        assert by_others > by_all
+    assert (placed != points).sum() == 3
+    assert_array_equal(beyond_others(points[5:6], points), placed[5:6])
+    assert_array_equal(beyond_others(points[:1], points[:1]), points[:1])
+    assert_array_equal(beyond_others(points, points, 2), points)  # categories
+
+
+def test_given_weights_do_not_move_calibration_rows():
+    rows = np.random.default_rng(0).standard_cauchy((300, 2))
+    forest = StreamingMPF(n_estimators=5, tree=Tree(feature_weights=[1.0, 2.0]), random_state=0).fit(rows)
+    assert forest._stream.as_left_out(rows) is rows
+    assert (StreamingMPF(n_estimators=5, random_state=0).fit(rows)._stream.as_left_out(rows) != rows).sum() == 4
+
+
+def test_point_left_out_one_by_one_is_placed_by_weights_without_it():
+    """The last row is extreme: moved, it is scored as a new row by a forest that never held it."""
+    rows = np.vstack([ROWS, [[30.0, 30.0]]])
+    weights = {"n_estimators": 5, "max_samples": None, "window": len(rows), "random_state": 0}
+    forest = StreamingMPF(**weights).fit(rows)
+    scores, arrivals = forest._stream.left_out_scores(None, np.array([len(ROWS)], np.int32))
+    rest = copy.deepcopy(forest)
+    rest.delete(len(ROWS))
+    placed = beyond_others(rows, rows)[-1:]
+    assert (placed > 30).all()
+    expected = rest.score_samples(placed) - rest._stream.subtract_margins(np.zeros(1), placed)
+    expected += forest._stream.subtract_margins(np.zeros(1), rows[-1:])
+    assert_array_equal(arrivals, [len(ROWS)])
+    assert_allclose(scores, expected, rtol=1e-9)
 
 
 def test_some_rows_returns_all_or_fixed_subset():
@@ -275,7 +327,8 @@ def test_row_on_edge_is_calibrated_up_to_lifetime_of_forest():
     within = left_out_scores(
         "typicality", forest.forest_, forest.posterior_, forest.prior_, rows[-1:], forest.lifetimes_, None
     )
-    distance = (forest.forest_.weights @ (30.0 - ROWS.max(axis=0))).mean()
+    lengths = np.ptp(rows, axis=0) / np.ptp(ROWS, axis=0)  # of the domain, by which features are weighed
+    distance = (forest.forest_.weights @ (lengths * (30.0 - ROWS.max(axis=0)))).mean()
     endured = np.minimum(forest.lifetimes_, 3.0).mean()
     assert_allclose(calibration(forest)[-1], within[0] - endured * distance)
 
@@ -363,3 +416,42 @@ def test_contamination_with_impossible_rows_has_threshold(n):
     ).partial_fit(ROWS[:n])
     assert not np.isnan(forest.offset_)
     assert (forest.predict(ROWS[:n]) == 1).any()
+
+
+# ---- rates of p-values -----------------------------------------------------------------------------------------------
+
+
+def with_categories(rng, n):
+    kind = rng.choice(5, n, p=[0.4, 0.3, 0.2, 0.08, 0.02])
+    other = np.where(rng.random(n) < 0.1, rng.integers(0, 5, n), kind)
+    return np.column_stack([rng.standard_cauchy((n, 2)), kind, other])
+
+
+TABLES = {
+    "cauchy": lambda rng, n: rng.standard_cauchy((n, 5)),
+    "student": lambda rng, n: rng.standard_t(3, (n, 10)),
+    "ties": lambda rng, n: rng.standard_t(2, (n, 4)).round(),
+    "categories": with_categories,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.statistical
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("detector", [StreamingMPF, BatchMPF])
+def test_p_values_hold_in_the_far_tail(detector, kind):
+    """Rates at 0.1, 0.01 and 0.002 over tables of 1,000 rows exceed these by at most four standard errors.
+
+    With calibration rows among those that weigh the features, the last rate is half as large again (seeds are fixed).
+    """
+    rates, n_tables = [], 60
+    for seed in range(n_tables):
+        rng = np.random.default_rng(seed)
+        rows, new = TABLES[kind](rng, 1000), TABLES[kind](rng, 2000)
+        categorical = [2, 3] if kind == "categories" else None
+        fitted = detector(n_estimators=60, random_state=seed, categorical_features=categorical).fit(rows)
+        p_values = fitted.p_value(new)
+        rates.append([(p_values <= alpha).mean() for alpha in (0.1, 0.01, 0.002)])
+    error = np.std(rates, axis=0) / np.sqrt(n_tables)
+    assert (np.mean(rates, axis=0) <= np.array([0.1, 0.01, 0.002]) + 4 * error).all()
+    assert (np.mean(rates, axis=0) >= [0.09, 0.006, 0.0008]).all()  # nor far fewer

@@ -15,7 +15,6 @@ from sklearn.exceptions import NotFittedError
 from streams import NODE_PARTS, assert_whole, bits
 
 from polyaforest import LeafKind, Reservoir, StreamingMPF, Tree, Window
-from polyaforest.detectors import streaming
 from polyaforest.forest import grow, stream
 from polyaforest.forest.integrity import check_forest
 from polyaforest.util import parallel
@@ -327,7 +326,7 @@ def test_fitted_forest_continues_as_a_stream(call):
 
 
 def test_table_is_held_as_uniform_sample_of_2048_rows(monkeypatch):
-    monkeypatch.setattr(streaming, "_LEAST_HELD", 20)
+    monkeypatch.setattr("polyaforest.model.parameters.LEAST_HELD", 20)
     forest = build(window="auto").fit(ROWS, keys=[f"row {i}" for i in range(80)])
     assert (forest.n_points_, forest.n_seen_) == (20, 80)
     held = [int(key.split()[1]) for key in forest.keys_]

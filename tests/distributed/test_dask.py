@@ -138,6 +138,7 @@ def retried(dask_scheduler):
     return [str(key) for key in lost if any(entry[0] == key and entry[2] == "memory" for entry in log)]
 
 
+@pytest.mark.slow
 def test_killed_worker_does_not_change_result(client):
     rows = np.random.default_rng(2).normal(size=(40_000, 3))
     array = da.from_array(rows, chunks=(1000, 3))

@@ -14,8 +14,8 @@ from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Window
 from polyaforest.detectors import loads
 from polyaforest.detectors.keyed import check_follows_streams
 from polyaforest.distributed.keyed import KeyedJudge, State, Status, default_detector
-from polyaforest.judge.judgement import StreamRow
 from polyaforest.settings.stream import StreamSettings
+from polyaforest.tables.rows import StreamRow
 from polyaforest.tables.validation import NamedRows
 
 pytestmark = pytest.mark.property

@@ -8,13 +8,13 @@ import pytest
 from list_source import ListSource
 
 from polyaforest import SeriesMPF, StreamingMPF
-from polyaforest.detection.pipeline import DetectorSettings, StreamDetector
 from polyaforest.forest.point_store import PointStore
+from polyaforest.io.outputs import FileLines
 from polyaforest.io.records import RecordReader
 from polyaforest.io.tables import TableChunk, TableColumns
 from polyaforest.judge import open_store
-from polyaforest.live.outputs import FileLines
-from polyaforest.live.watcher import Watcher
+from polyaforest.judge.table import DetectorSettings, StreamDetector
+from polyaforest.judge.watcher import Watcher
 
 ROWS = np.random.default_rng(0).normal(size=(60, 2))
 

@@ -181,6 +181,7 @@ def dying(folder: str):
     return passing
 
 
+@pytest.mark.slow
 def test_killed_executor_does_not_change_result(spark, rows, tmp_path):
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200")
     frame = spark.createDataFrame(rows[["row", *COLUMNS]]).toDF("row", "a", "b", "c").repartition(4)
@@ -202,6 +203,7 @@ def test_import_error_names_missing_package(absent):
     assert import_without(absent, "polyaforest.distributed.spark.ml") == f"ModuleNotFoundError {absent} {message}"
 
 
+@pytest.mark.slow
 def test_page_runs_as_printed(spark, tmp_path, monkeypatch, capsys):
     """Fit on the cluster, load the model locally, and explain row 17."""
     monkeypatch.chdir(tmp_path)

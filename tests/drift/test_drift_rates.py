@@ -176,6 +176,7 @@ def n_in_time(change: Callable[[np.ndarray], None], n_features: int, within: int
     return n_noticed
 
 
+@pytest.mark.slow
 def test_a_shift_by_a_standard_deviation_is_noticed_soon() -> None:
     assert n_in_time(shift, 1, 60, 4) >= 3
 

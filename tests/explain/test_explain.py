@@ -15,10 +15,12 @@ from streams import assert_whole, bits
 
 from polyaforest import BatchMPF, ModelFileError, Reservoir, StreamingMPF, Tree
 from polyaforest.explain import context
-from polyaforest.explain.explanation import Explanation, Explanations, _number, _odds_in_words, _share_in_words
+from polyaforest.explain.explanation import Explanation, Explanations
+from polyaforest.explain.words import odds, share_of_points
 from polyaforest.forest import attribute
 from polyaforest.kernels.arrays import NONE
 from polyaforest.model.base import Offset
+from polyaforest.util.numbers import number
 
 SCORES = ["typicality", "multiscale", "log_mass", "mass"]
 LOW, HIGH = 0, 1
@@ -663,7 +665,7 @@ def test_report_shows_verdict_share_and_normal_values(servers, odd):
     ],
 )
 def test_bits_are_formatted_as_odds(bits, words):
-    assert words in _odds_in_words(bits)
+    assert words in odds(bits)
 
 
 @pytest.mark.parametrize(
@@ -674,7 +676,7 @@ def test_bits_are_formatted_as_odds(bits, words):
         (0.41234, 0.05, "0.412"),
         (-0.001, 3.0, "0"),
         (512.0, 0.0, "512"),
-        (1_234_567.0, 2e6, "1234567"),
+        (1_234_567.0, 2e6, "1,234,567"),
         (1.7e9 + 0.25, 1.0, "1700000000.25"),
         (3e-12, 1e-12, "3e-12"),
         (0.0, 0.0, "0"),
@@ -682,7 +684,7 @@ def test_bits_are_formatted_as_odds(bits, words):
     ],
 )
 def test_numbers_are_formatted_to_scale(value, scale, text):
-    assert _number(value, scale) == text
+    assert number(value, scale) == text
 
 
 @pytest.mark.parametrize(
@@ -695,7 +697,7 @@ def test_numbers_are_formatted_to_scale(value, scale, text):
     ],
 )
 def test_shares_are_formatted_with_interval(share, interval, words):
-    assert _share_in_words(share, interval) == words
+    assert share_of_points(share, interval) == words
 
 
 def test_names_are_escaped_in_html(servers):

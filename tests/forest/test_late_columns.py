@@ -256,7 +256,7 @@ def test_series_contains_no_placeholders():
 def test_outlook_of_the_service_can_be_saved():
     forest = build().partial_fit(without(ROWS[:300], 2, 300))
     entry = SimpleNamespace(detector=forest, notes={})
-    outlook.renew(entry)
+    outlook.bands(entry, 3, 290, 10)
     again = loads(forest.to_bytes(notes=entry.notes))
     [band] = outlook.bands(SimpleNamespace(detector=again, notes=entry.notes), 3, 300, 1)
     assert_array_equal(np.isnan(band), np.tile([False, False, True], (3, 1)))

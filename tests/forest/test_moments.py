@@ -220,7 +220,7 @@ def test_intervals_do_not_depend_on_other_rows_or_threads():
 def test_many_rows_are_processed_in_blocks(monkeypatch):
     detector, X = fitted("process")
     whole = detector.credible_interval(X), *detector.mass(X, return_std=True)
-    monkeypatch.setattr("polyaforest.detectors.forest._ROWS_OF_MASSES", 3)
+    monkeypatch.setattr("polyaforest.detectors.probabilities._ROWS_OF_MASSES", 3)
     monkeypatch.setattr("polyaforest.forest.posterior._ROWS_OF_A_MIXTURE", 2)
     for part, again in zip(whole, (detector.credible_interval(X), *detector.mass(X, return_std=True)), strict=True):
         np.testing.assert_allclose(part, again, rtol=1e-9)

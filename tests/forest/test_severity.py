@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from polyaforest import BatchMPF, StreamingMPF
 from polyaforest.forest.calibration import RunningCalibration
-from polyaforest.forest.severity import GRADES, bits_of, certainty, severity, tail_bits
+from polyaforest.forest.grades import GRADES, severity
+from polyaforest.forest.severity import bits_of, certainty, tail_bits
 from polyaforest.forest.thresholds import Detections, ThresholdPolicy
 
 SCORES = np.sort(np.log(np.arange(1, 1001) / 1000))  # exponential

@@ -287,7 +287,7 @@ def test_half_life_halves_probability_in_reservoir(by_time, deleted, n_runs):
 def test_every_arrival_is_equally_likely_in_reservoir_of_detector(n_fitted, monkeypatch):
     """Rows arrive in `fit` or later; by default the sample of a table continues as that of the whole stream."""
     n_runs, n, most, X = 400, 40, 10, np.arange(40.0)[:, None]
-    monkeypatch.setattr("polyaforest.detectors.streaming._LEAST_HELD", most)
+    monkeypatch.setattr("polyaforest.model.parameters.LEAST_HELD", most)
     seen = np.zeros(n)
     for seed in range(n_runs):
         window = "auto" if n_fitted else Reservoir(most)

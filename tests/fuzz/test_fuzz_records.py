@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from list_source import ListSource
 
 from polyaforest import SeriesMPF, StreamingMPF
+from polyaforest.io.outputs import FileLines
 from polyaforest.io.records import RecordReader
 from polyaforest.judge import open_store, read_model, read_notes
-from polyaforest.live.outputs import FileLines
-from polyaforest.live.watcher import Cadence, Watcher
+from polyaforest.judge.watcher import Cadence, Watcher
 
 pytestmark = pytest.mark.fuzz
 

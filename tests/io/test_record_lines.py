@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from polyaforest.io.records import LONGEST_LINE, Record, RecordReader
 from polyaforest.io.sources._lines import Lines
-from polyaforest.judge.judgement import StreamRow
+from polyaforest.tables.rows import StreamRow
 
 pytestmark = pytest.mark.property
 

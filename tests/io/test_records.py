@@ -8,7 +8,7 @@ import pytest
 
 from polyaforest.io._conventions import seconds
 from polyaforest.io.records import LONGEST_LINE, Record, RecordReader
-from polyaforest.judge.judgement import StreamRow
+from polyaforest.tables.rows import StreamRow
 
 
 def parse(reader, *lines):
@@ -272,3 +272,13 @@ def test_key_is_exact_or_record_is_invalid(key):
     for other in ("1", "NaN"):
         row = reader.parse(Record("1", f'{{"x": 1, "k": {key}, "y": {other}}}'.encode()))
         assert "too large for a numeric key" in row if isinstance(row, str) else row.key == key
+
+
+def test_infers_times_under_compound_names():
+    reader = RecordReader()
+    [row] = parse(reader, b'{"month": 1, "time_hour": "2013-01-01T10:00:00Z", "temp": 39.0}')
+    assert (reader.time, reader.names) == ("time_hour", ["month", "temp"])
+    assert row.time == 1357034400.0
+    reader = RecordReader()
+    parse(reader, b'{"time_ms": 35.5, "epoch_ms": 1357034400000, "temp": 39.0}')
+    assert (reader.time, reader.names) == ("epoch_ms", ["time_ms", "temp"])

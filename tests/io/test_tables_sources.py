@@ -16,7 +16,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from servers import postgres_server
 
-from polyaforest.detection.report import format_interpretations, format_sources
+from polyaforest.cli._reports import format_interpretations, format_sources
 from polyaforest.io import _database, tables
 from polyaforest.io.tables import BadInput, Reading, gather, open_table
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from polyaforest.detection.report import format_interpretations
+from polyaforest.cli._reports import format_interpretations
 from polyaforest.io import _batches, tables
 from polyaforest.io.tables import BadInput, Reading, gather, open_table
 

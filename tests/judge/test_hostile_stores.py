@@ -9,11 +9,11 @@ import pytest
 from list_source import ListSource
 
 from polyaforest import ModelFileError, StreamingMPF
+from polyaforest.io.outputs import FileLines
 from polyaforest.io.records import MOST_COLUMNS, Record, RecordReader
 from polyaforest.io.sources import open_source
 from polyaforest.judge import open_store, read_notes
-from polyaforest.live.outputs import FileLines
-from polyaforest.live.watcher import Watcher
+from polyaforest.judge.watcher import Watcher
 from polyaforest.storage import model_store
 
 pytestmark = pytest.mark.fault

@@ -15,11 +15,11 @@ from list_source import ListSource
 from polyaforest import ModelFileError, SeriesMPF, StreamingMPF
 from polyaforest.forest import learn
 from polyaforest.forest.calibration import RunningCalibration
+from polyaforest.io.outputs import FileLines, PipeLines
 from polyaforest.io.records import RecordReader
 from polyaforest.judge import open_store, read_model, read_notes
+from polyaforest.judge.watcher import Cadence, Watcher
 from polyaforest.kernels.arrays import SCORE_NOTHING
-from polyaforest.live.outputs import FileLines, PipeLines
-from polyaforest.live.watcher import Cadence, Watcher
 from polyaforest.storage.model_store import is_model_store
 from polyaforest.tables.validation import NamedRows
 

@@ -7,10 +7,10 @@ import pytest
 from list_source import ListSource
 
 from polyaforest import StreamingMPF
+from polyaforest.io.outputs import FileLines
 from polyaforest.io.records import RecordReader
 from polyaforest.judge import open_store
-from polyaforest.live.outputs import FileLines
-from polyaforest.live.watcher import Cadence, Watcher
+from polyaforest.judge.watcher import Cadence, Watcher
 
 pytestmark = pytest.mark.fault
 

@@ -83,6 +83,7 @@ def test_an_upgrade_of_a_helper_in_another_file_takes_effect(site, tmp_path):
     assert not list(site.rglob("*.nbi"))  # nothing is kept beside the sources
 
 
+@pytest.mark.slow
 def test_nothing_is_left_to_compile_after_the_same_sources_are_installed_again(site, tmp_path):
     compile_group = "from polyaforest.forest import warmup; warmup.compile_group('two samples')"
     assert run(COLD, site, tmp_path / "cache") == "grow two samples\n"

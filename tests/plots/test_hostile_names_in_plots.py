@@ -9,7 +9,7 @@ import pytest
 from comparisons import compared
 from matplotlib.figure import Figure
 
-from polyaforest import BatchMPF, Tree, plots
+from polyaforest import BatchMPF, StreamingMPF, Tree, plots
 
 NAMES = [
     "$a^$", r"$\frac$", "_hidden", "a_b^c", "two\nlines", "\x1b[31m\x00", "x" * 5000,
@@ -59,10 +59,26 @@ def test_two_names_are_drawn(k, tmp_path):
 
 def test_characters_without_glyph_are_distinguished():
     drawn = plots.trace(ROWS[:, 0], ROWS, names=["日本", "日木"], ax=Figure().add_subplot())
-    assert [panel.get_ylabel() for panel in drawn.panels] == [r"\u65e5\u672c", r"\u65e5\u6728"]
+    labels = [panel.get_ylabel().replace("\n", "") for panel in drawn.panels]
+    assert labels == [r"\u65e5\u672c", r"\u65e5\u6728"]
 
 
 def test_dollar_signs_are_dollar_signs():
     drawn = plots.trace(ROWS[:, 0], ROWS, names=["$a^$", "b"], ax=Figure().add_subplot())
     label = drawn.panels[0].yaxis.label
     assert (label.get_text(), label.get_parse_math(), label.get_usetex()) == ("$a^$", False, False)
+
+
+def test_long_texts_leave_room_for_bars_and_titles():
+    rows = pd.DataFrame({"a long name of a column of categories": ["a long level " * 9, "another level " * 9] * 30})
+    rows["the_total_number_of_requests_handled_in_the_interval"] = ROWS[:, 0]
+    forest = StreamingMPF(n_estimators=5, max_samples=16, categorical_features=[0], random_state=0).fit(rows)
+    figure = Figure(figsize=(9, 9), layout="constrained")
+    above, below = figure.subfigures(2, 1)
+    title = above.suptitle("A title of the plot", x=0.01, ha="left")
+    drawn = plots.trace(ROWS[:, 0], ROWS, names=[*map(str, rows.columns)], ax=above.subplots())
+    bars = plots.attribution_bars(forest.explain(rows.iloc[:1])[0], ax=below.subplots())
+    figure.draw_without_rendering()
+    assert bars.ax.get_window_extent().width > 0.5 * figure.get_window_extent().width
+    for panel in drawn.panels:
+        assert not panel.yaxis.label.get_window_extent().overlaps(title.get_window_extent())

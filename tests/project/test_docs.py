@@ -25,6 +25,7 @@ PUBLIC = [
     "",
     ".adapters.pyod",
     ".adapters.river",
+    ".client",
     ".datasets",
     ".distributed.dask",
     ".distributed.spark.ml",

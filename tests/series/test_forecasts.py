@@ -195,12 +195,12 @@ def test_context_has_readings_and_forecast():
     assert context.channels == ["x0", "x1"]
     assert_array_equal(context.readings, rows[850 + 1 - LENGTH : 851])
     assert np.isnan(context.times).all()
-    assert np.isnan(context.mean[:-32]).all()
-    assert not np.isnan(context.mean[-32:]).any()
+    assert np.isnan(context.median[:-32]).all()
+    assert not np.isnan(context.median[-32:]).any()
     assert context.high[-1, 1] < rows[850, 1]
     assert said.by_step() is context.bits
     assert said.to_dict()["context"]["readings"][-1] == rows[850].tolist()
-    assert said.to_dict()["context"]["mean"][0] == [None, None]
+    assert said.to_dict()["context"]["median"][0] == [None, None]
     shingles = SeriesMPF(StreamingMPF(n_estimators=4, random_state=0), shingle=3).fit(rows)
     with pytest.raises(ValueError, match="see `fold`"):
         shingles.explain(rows[:4], rows=[3])[0].by_step()
@@ -229,7 +229,7 @@ def test_stuck_sensor_is_flagged_and_described():
         if len(flagged):
             n_found += 1
             said = found.explanations[int(flagged[-1])]
-            assert "has not changed for" in said.summary
+            assert "unchanged for" in said.summary
             n_still = int(flagged[-1]) - 1299
             assert said.by_step()[-n_still:].sum() > 0.8 * said.by_step().sum()
     assert n_found >= 2

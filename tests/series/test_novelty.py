@@ -202,7 +202,7 @@ def test_deleted_reading_is_forgotten():
     series.delete(1200)
     assert 1200 not in series.keys_
     assert series.detect([4.0]).novelty > 0.5
-    assert_array_equal(series._history.known.readings[:, 0], line[1201:1400])
+    assert_array_equal(series._model.history.known.readings[:, 0], line[1201:1400])
 
 
 def test_known_readings_can_be_deleted():
@@ -216,13 +216,13 @@ def test_known_readings_can_be_deleted():
 def test_novelty_is_nan_with_shingles():
     series = small(shingle=3)
     assert np.isnan(series.detect_then_learn(wave(300)).novelty).all()
-    assert len(series._history.known) == 0
+    assert len(series._model.history.known) == 0
 
 
 def test_older_files_restore_known_readings():
     old, new = (polyaforest.load(GOLDEN / f"{version}-courses.mpf") for version in (3, 4))
-    assert_array_equal(old._history.known.readings, READINGS)
-    assert_array_equal(new._history.known.readings, READINGS)
+    assert_array_equal(old._model.history.known.readings, READINGS)
+    assert_array_equal(new._model.history.known.readings, READINGS)
     times = 60.0 * np.arange(len(READINGS), len(READINGS) + len(NEXT))
     assert_array_equal(old.detect(NEXT, times=times).novelty, new.detect(NEXT, times=times).novelty)
 

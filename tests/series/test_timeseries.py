@@ -236,7 +236,7 @@ def test_fit_can_be_continued():
     assert model.estimator_.keys_ == [f"row {i}" for i in range(80, 100)]
     assert model.keys_ == [f"row {i}" for i in range(78, 100)]
     assert not np.isnan(model.score_then_learn(NOISE[100:200], times=MINUTES[100:200])).any()
-    assert np.array_equal(model._history.spread > 0, np.ones(6, bool))
+    assert np.array_equal(model._model.history.spread > 0, np.ones(6, bool))
     again = model.fit(NOISE[:50])
     assert (again.n_seen_, again.n_points_) == (50, 20)
 
@@ -269,7 +269,7 @@ def test_threads_can_share_series():
     assert model.n_seen_ == 600
     assert sum(np.isnan(part).sum() for part in scores[: len(learning)]) == 2  # of one series, not of several
     assert model.keys_ == list(range(398, 600))
-    model._history.provenance.check(600)
+    model._model.history.provenance.check(600)
 
 
 def test_explanations_name_channels_and_steps():
@@ -298,8 +298,7 @@ def test_explanations_name_channels_and_steps():
 
 def columns_of(model, view):
     """Where the features of a view are among those of all."""
-    names, first = list(model.estimators_), np.cumsum([0, *model._views.widths])
-    return slice(*first[[names.index(view), names.index(view) + 1]])
+    return next(member.columns for member in model._model.views.members if member.name == view)
 
 
 def test_series_scores_context_windows_by_default():
@@ -324,7 +323,7 @@ def test_series_scores_context_windows_by_default():
 def test_score_is_mean_over_trees_of_all_views():
     model = contexts(n_estimators=9).fit(waves(600, n_channels=2))
     rows = waves(20, seed=1, n_channels=2)
-    aligned = model._history.align(rows, np.full(20, np.nan)).shingles()
+    aligned = model._model.history.align(rows, np.full(20, np.nan)).shingles()
     forests = model.estimators_
     scores = [forest.score_samples(aligned[:, columns_of(model, name)]) for name, forest in forests.items()]
     sizes = [len(forest.forest_.left) for forest in forests.values()]
@@ -397,10 +396,10 @@ def test_rhythm_of_stream_does_not_depend_on_window():
 
 def test_every_without_times_does_not_define_clock():
     with_every, without = contexts(every=60.0).fit(waves(600)), contexts().fit(waves(600))
-    np.testing.assert_array_equal(with_every._views.points, without._views.points)
+    np.testing.assert_array_equal(with_every._model.views.points, without._model.views.points)
     streamed = contexts(every=60.0).partial_fit(waves(600))
     assert streamed.periods_ == (24,)
-    assert not np.isnan(streamed._views.points).any()
+    assert not np.isnan(streamed._model.views.points).any()
 
 
 def test_rhythm_follows_clock():
@@ -522,7 +521,7 @@ def with_switches(n, n_switches, seed=0):
 def test_binary_channels_together_weigh_a_quarter(n_switches, is_table, tmp_path):
     rows = with_switches(600, n_switches)
     model = contexts().fit(rows) if is_table else contexts().partial_fit(rows)
-    channels, first = model._history.pattern.channels(2 + n_switches), 0
+    channels, first = model._model.history.pattern.channels(2 + n_switches), 0
     model.save(tmp_path / "model")
     for forest, loaded in zip(
         model.estimators_.values(), SeriesMPF.load(tmp_path / "model").estimators_.values(), strict=True
@@ -546,7 +545,7 @@ def test_damped_feature_is_cut_less_often():
     rows = with_switches(900, 2)
     model = contexts(60).fit(rows)
     forest = model.estimators_["change"].forest_
-    channels = model._history.pattern.channels(4)[: model.estimators_["change"].n_features_in_]
+    channels = model._model.history.pattern.channels(4)[: model.estimators_["change"].n_features_in_]
     cut = forest.feature[forest.left >= 0]
     shares = np.bincount(channels[cut], minlength=4) / len(cut)
     assert shares[2:].sum() < 0.5 * shares[:2].mean()  # nodes of few points hardly know of weights
@@ -647,12 +646,12 @@ def test_no_context_window_held_depends_on_deleted_reading():
     for forest in model.estimators_.values():
         assert set(forest.keys_) == left
         forest._stream.check()
-    assert np.abs(model._views.points).max() < 10
+    assert np.abs(model._model.views.points).max() < 10
     assert traces(model, SECRET) == 0
     assert b"row 500" not in bytes_of(model)
-    assert model._views.calibration.arrivals.max() < 500 - FIRST  # no score of a context window with it
+    assert model._model.views.calibration.arrivals.max() < 500 - FIRST  # no score of a context window with it
     assert model.n_points_ == 300
-    model._history.provenance.check(model.n_seen_)
+    model._model.history.provenance.check(model.n_seen_)
     scores = model.score_then_learn(waves(640)[600:])
     assert not np.isnan(scores).any()  # 99 readings have come since
 
@@ -663,7 +662,7 @@ def test_series_restarts_after_deletion_of_all_readings():
     model.delete(model.keys_)
     assert (model.n_points_, model.keys_, model.periods_) == (0, [], ())
     assert np.isnan(model.score_then_learn(NOISE[:300, :1])).all()
-    assert np.abs(model._views.points).max() < 10
+    assert np.abs(model._model.views.points).max() < 10
 
 
 def test_context_windows_can_be_deleted_by_value():
@@ -700,7 +699,7 @@ def test_deleting_outlier_restores_scale():
         runs = [scores_without_outliers(seed, rescale=rescale, with_outliers=with_outliers) for seed in range(6)]
         results[name] = np.concatenate([scores for _, scores in runs])
         if name == "deleted":
-            assert all(np.array_equal(model._history.spread, spread_of(model)) for model, _ in runs)
+            assert all(np.array_equal(model._model.history.spread, spread_of(model)) for model, _ in runs)
             assert all(model.n_points_ == 300 - 2 - 3 * 7 for model, _ in runs)
     assert ks_2samp(results["clean"], results["deleted"]).pvalue > 0.01
     assert ks_2samp(results["clean"], results["as it was"]).pvalue < 1e-6  # hence the test can tell
@@ -712,8 +711,8 @@ def test_change_of_scale_is_detected_in_any_chunks():
     scores = [models[0].score_then_learn(rows), models[2].score_then_learn(rows)]
     parts = [models[1].score_then_learn(part) for part in np.split(rows, [1, 77, 255, 256, 257, 440, 700])]
     assert np.array_equal(scores[0], np.concatenate(parts), equal_nan=True)
-    assert models[0]._history.spread.tobytes() == models[1]._history.spread.tobytes()
-    ratio = models[0]._history.spread / spread_of(models[0])
+    assert models[0]._model.history.spread.tobytes() == models[1]._model.history.spread.tobytes()
+    ratio = models[0]._model.history.spread / spread_of(models[0])
     assert ((ratio > 0.5) & (ratio < 2)).all()
     rescaled = slice(530, None)  # all readings held are of the new scale, and it has been measured
     assert scores[0][rescaled].mean() > scores[1][rescaled].mean() + 1
@@ -752,14 +751,14 @@ def judged(model, rows):
 
 def learn_more(model):
     """Return the results for more readings and the state after learning and deleting."""
-    times = 1e5 + MINUTES[:100] if model._history.is_timed else None
+    times = 1e5 + MINUTES[:100] if model._model.history.is_timed else None
     answers = [np.stack(model.detect_then_learn(NOISE[100:200], times=times)[:4])]
     model.delete(model.keys_[-4])
     return [
         *answers,
-        model._views.points,
+        model._model.views.points,
         np.array([str(key) for key in model.keys_]),
-        np.array([*model.periods_, model._views.run_length]),
+        np.array([*model.periods_, model._model.views.run_length]),
         *(forest.forest_.cut for forest in model.estimators_.values()),
     ]
 
@@ -924,10 +923,10 @@ def test_load_rejects_file_of_other_detector(tmp_path):
 )
 def test_bad_input_raises_and_changes_nothing(call, message):
     model = build(difference=True).partial_fit(NOISE[:50], times=MINUTES[:50])
-    before = bytes_of(model._history) + bytes_of(model.estimator_)
+    before = bytes_of(model._model.history) + bytes_of(model.estimator_)
     with pytest.raises(ValueError, match=message):
         call(model)
-    assert bytes_of(model._history) + bytes_of(model.estimator_) == before
+    assert bytes_of(model._model.history) + bytes_of(model.estimator_) == before
     assert not np.isnan(model.set_params(rescale=2.0).score_then_learn(NOISE[:9], times=MINUTES[50:59])).any()
 
 
@@ -979,3 +978,33 @@ def test_times_in_summary_use_time_zone(first, timezone, hour):
     said = model.explain(load[560:], times=times[560:], rows=[36])[0]
     assert "the usual rise at" in said.summary
     assert f" {hour:02}:" in said.summary
+
+
+# ---- forests of the views --------------------------------------------------------------------------------------------
+
+
+def test_forests_of_views_follow_the_series_and_are_independent_once_copied():
+    model = contexts().partial_fit(waves(400))
+    forest = model.estimators_["change"]
+    twin, n_seen = copy.deepcopy(forest), forest.n_seen_
+    model.partial_fit(waves(410)[400:])
+    assert (forest.n_seen_, twin.n_seen_) == (n_seen + 10, n_seen)
+    assert forest.score_samples(twin.points_[:3]).shape == (3,)
+    assert forest.n_estimators == len(forest.forest_.left)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"shingle": 4}])
+def test_rate_to_flag_at_replaces_the_threshold_only(parameters):
+    model = SeriesMPF(StreamingMPF(n_estimators=8, contamination=0.1, random_state=0), **parameters).fit(waves(600))
+    before, scores = model.offset_, model.score_samples(waves(650)[600:])
+    model.flag_at_rate(0.01)
+    assert model.offset_ < before
+    np.testing.assert_array_equal(model.score_samples(waves(650)[600:]), scores)
+    assert model.estimator.contamination == 0.1
+    with pytest.raises(ValueError, match="rate must be"):
+        model.flag_at_rate(2.0)
+
+
+def test_categories_are_rejected_in_a_series():
+    with pytest.raises(ValueError, match="categorical_features do not work in a series"):
+        SeriesMPF(StreamingMPF(categorical_features=[0]), shingle=2).fit(NOISE)

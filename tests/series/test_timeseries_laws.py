@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from polyaforest import Reservoir, SeriesMPF, StreamingMPF, Window
 from polyaforest.datasets import shingle
 from polyaforest.series import EventTracker, find_events
+from polyaforest.series.context_views import ContextViews
 from polyaforest.series.contexts import layout_of
 from polyaforest.series.rhythm import has_context
 from polyaforest.series.shingles import Pattern, align, new_track
@@ -134,23 +135,30 @@ def build(window=12, **parameters):
     return SeriesMPF(StreamingMPF(n_estimators=3, window=window, random_state=0), **{"shingle": 3} | parameters)
 
 
+def scores_known(views):
+    """The calibration scores of all views together, or of the only one."""
+    return (views.calibration if isinstance(views, ContextViews) else views.first.model.stream.calibration).scores
+
+
 def same(one, other):
     """Whether two series are in the same state, and hold the same."""
-    if not one._has_begun or not other._has_begun:
-        return one._has_begun == other._has_begun and one.keys_ == other.keys_
+    mine, theirs = one._model.views, other._model.views
+    if not mine.has_begun or not theirs.has_begun:
+        return mine.has_begun == theirs.has_begun and one.keys_ == other.keys_
     return (
         one.keys_ == other.keys_
         and all(
-            mine.keys_ == theirs.keys_
-            and mine.points_.tobytes() == theirs.points_.tobytes()
-            and mine.forest_.rng.tobytes() == theirs.forest_.rng.tobytes()
-            for mine, theirs in zip(one.estimators_.values(), other.estimators_.values(), strict=True)
+            a.keys_ == b.keys_
+            and a.points_.tobytes() == b.points_.tobytes()
+            and a.forest_.rng.tobytes() == b.forest_.rng.tobytes()
+            for a, b in zip(one.estimators_.values(), other.estimators_.values(), strict=True)
         )
-        and one._views.run_length == other._views.run_length
-        and one._views.calibration.scores.tobytes() == other._views.calibration.scores.tobytes()
-        and one._history.provenance.spans == other._history.provenance.spans
+        and mine.run_length == theirs.run_length
+        and scores_known(mine).tobytes() == scores_known(theirs).tobytes()
+        and one._model.history.provenance.spans == other._model.history.provenance.spans
         and all(
-            np.array_equal(a, b, equal_nan=True) for a, b in zip(one._history.track, other._history.track, strict=True)
+            np.array_equal(a, b, equal_nan=True)
+            for a, b in zip(one._model.history.track, other._model.history.track, strict=True)
         )
     )
 
@@ -180,15 +188,15 @@ def test_series_is_same_in_chunks_and_continues_from_copy(given_series, cuts, wi
 def test_deletion_removes_exactly_dependent_shingles(given_series, window, difference, data):
     rows, times = given_series
     model = build(window, difference=difference, every=1.0).partial_fit(rows, times=times)
-    before, known = (model.estimator_.keys_ if model._has_begun else []), model.keys_
+    before, known = (model.estimator_.keys_ if model._model.views.has_begun else []), model.keys_
     if not known:
         return
     r = data.draw(st.sampled_from(known))
     touched = rows + 7.0 * (np.arange(len(rows)) == r)[:, None]
-    pattern = model._history.pattern
+    pattern = model._model.history.pattern
     plain, other = (naive_shingles(table, times, 1.0, pattern) for table in (rows, touched))
     model.delete(r)
-    held = model.estimator_.keys_ if model._has_begun else []
+    held = model.estimator_.keys_ if model._model.views.has_begun else []
     assert r not in model.keys_
     kept = [i for i in before if plain[i].tobytes() == other[i].tobytes()]
     if np.isnan(rows[r, 0]):  # values interpolated across it depend on it, too
@@ -197,7 +205,7 @@ def test_deletion_removes_exactly_dependent_shingles(given_series, window, diffe
         assert held == kept
     assert held == [] or model.estimator_.points_.tobytes() == np.stack([plain[i] for i in held]).tobytes()
     assert set(model.keys_) <= set(known) - {r}
-    model._history.provenance.check(model.n_seen_)
+    model._model.history.provenance.check(model.n_seen_)
 
 
 # ---- context windows -------------------------------------------------------------------------------------------------
@@ -251,17 +259,17 @@ def test_deletion_removes_exactly_dependent_context_windows(given_series, window
     rows, times = given_series
     rows = rows[:, :1]
     model = build(window, shingle="auto", every=1.0).partial_fit(rows, times=times)
-    known, before = model.keys_, model._views.first.keys_ if model._has_begun else []
+    known, before = model.keys_, model._model.views.first.keys if model._model.views.has_begun else []
     r = data.draw(st.sampled_from(known))
     stamps = np.full(len(rows), np.nan) if times is None else times
-    track, pattern = new_track(1, 1.0), model._history.pattern
+    track, pattern = new_track(1, 1.0), model._model.history.pattern
     touched = rows + 7.0 * (np.arange(len(rows)) == r)[:, None]
     aligned, other = (align(track, table, stamps, 0, pattern) for table in (rows, touched))
     ends = np.flatnonzero(aligned.is_whole)
     is_changed = dict(zip(ends.tolist(), (aligned.shingles() != other.shingles()).any(axis=1).tolist(), strict=True))
-    points = dict(zip(before, model._views.points if before else [], strict=True))
+    points = dict(zip(before, model._model.views.points if before else [], strict=True))
     model.delete(r)
-    held = model._views.first.keys_ if model._has_begun else []
+    held = model._model.views.first.keys if model._model.views.has_begun else []
     kept = [i for i in before if not is_changed[i]]
     assert r not in model.keys_
     assert not model.holds(r)
@@ -270,9 +278,11 @@ def test_deletion_removes_exactly_dependent_context_windows(given_series, window
         assert forest.keys_ == held
     others = np.delete(np.arange(pattern.n_features(1)), layout_of(1).season)  # which is recomputed
     if held:
-        np.testing.assert_array_equal(model._views.points[:, others], np.stack([points[i] for i in held])[:, others])
+        np.testing.assert_array_equal(
+            model._model.views.points[:, others], np.stack([points[i] for i in held])[:, others]
+        )
     assert set(model.keys_) <= set(known) - {r}
-    model._history.provenance.check(model.n_seen_)
+    model._model.history.provenance.check(model.n_seen_)
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------

@@ -216,13 +216,16 @@ def test_rejects_bad_records_and_keeps_good_ones(service):
     assert len(found) == 2
 
 
+AT_ONCE = "group_wait = 0\ngroup_interval = 0\n"
+
+
 def alert_states(service, event):
     return [alert["state"] for alert in service.get(f"/streams/web/events/{event}")["alerts"]]
 
 
 def test_alerts_are_sent_when_an_event_begins_worsens_and_ends(start):
     with receiver(n_refused=2) as hook:
-        service = start(f'{WEB}\n[[alerts]]\nname = "ops"\nurl = "{hook.url}"\nmin_bits = 15\nworse_by = 10\n')
+        service = start(f'{WEB}\n[[alerts]]\nname = "ops"\nurl = "{hook.url}"\nmin_bits = 15\nworse_by = 10\n{AT_ONCE}')
         service.post("web", rows(300))
         service.post("web", [odd(300, cpu=75.0)])
         until(lambda: len(hook.messages) >= 1)  # though the first two attempts failed
@@ -316,7 +319,7 @@ def test_simultaneous_events_form_an_incident_with_the_first_key(service):
     assert found[0]["first"]["key"] == "b"
     assert {event["key"] for event in found[0]["events"]} == {"a", "b"}
     full = service.get(f"/streams/web/events/{found[0]['events'][1]['id']}")
-    assert full["incident"] == found[0]["id"]
+    assert full["incident"]["id"] == found[0]["id"]
 
 
 def test_gates_mutes_and_maintenance_windows(start):

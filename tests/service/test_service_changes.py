@@ -42,6 +42,7 @@ CHANGES = {
     "shingle": 2,
     "difference": True,
     "calendar": ["time of day"],
+    "timezone": "Europe/Berlin",
     "window": "2h",
     "trees": 6,
     "false_alarm_rate": 0.001,
@@ -54,6 +55,7 @@ CHANGES = {
     "silence": "5m",
     "close_after": "10m",
     "max_ahead": "5m",
+    "max_wait": "1m",
     "memory_mb": 2,
     "save_records": 50,
     "save_every": "1s",
@@ -72,6 +74,10 @@ CHANGES = {
     "prometheus.past": "1h",
     "prometheus.timeout": "1s",
     "prometheus.token_file": "FOLDER/token",
+    "metrics.fields": {"cpu": "a", "load": "b", "requests": "d"},
+    "metrics.by": ["instance"],
+    "metrics.within": "2s",
+    "metrics.wait": "1s",
     "alerts": [{**ALERT, "min_bits": 3.0}],
     "streams": {"other": {}},
     "server.host": "localhost",
@@ -90,6 +96,10 @@ CHANGES = {
     "server.trusted_proxies": ["10.0.0.0/8"],
     "server.key_labels": True,
     "server.public_url": "http://web/",
+    "server.otlp_url": "http://127.0.0.1:9/v1/metrics",
+    "server.otlp_every": "1m",
+    "server.otlp_token_file": "FOLDER/token",
+    "server.tokens": [{"name": "ops", "role": "admin", "file": "FOLDER/token"}],
 }
 
 
@@ -140,6 +150,11 @@ def post(service, records, stream="web"):
     return service.streams[stream].inbox.put(lines).result(300).results
 
 
+def keyed(records):
+    """Return records as those of metrics: with their key under its own name."""
+    return [{**record, "key": record["host"]} for record in records]
+
+
 def relearned(service, stream="web"):
     """Wait until relearning is complete; return the stream."""
     one = service.streams[stream]
@@ -185,15 +200,22 @@ def test_start_does_what_check_prints(name, past, tmp_path, cli):
         stream["prometheus"] = PROMETHEUS
         with running(tmp_path, config_of(tmp_path, stream)) as service:
             assert service.is_ready
+    if name.startswith("metrics."):  # the key of their records has a name of its own
+        shutil.rmtree(tmp_path / "data")
+        stream = {key: WEB[key] for key in WEB if key not in ("time", "by", "id")} | {"source": "otlp"}
+        stream["metrics"] = {"fields": {"cpu": "a", "load": "b", "requests": "c"}, "by": ["host"]}
+        with running(tmp_path, config_of(tmp_path, stream)) as service:
+            post(service, keyed(rows(20)))
     config = changed(tmp_path, name, stream)
     code, _, said = cli("serve", "--check", str(write(tmp_path, config)))
     kind = KINDS[name]
     assert (code != 0) == (kind is Effect.NEW_STREAM), said
+    is_of_stream = name not in ("alerts", "streams", "server.tokens")
     wanted = {
         Effect.NEW_STREAM: rf"line \d+: streams\.web\.{name}: .*untouched.*another name",
         Effect.RELEARNED: rf"web: a start relearns its models from its history \({2 * N} records\)"
         rf" because of {name} = ",
-        Effect.APPLIED: rf"web: a start applies {name} = " if name not in ("alerts", "streams") else "is valid",
+        Effect.APPLIED: rf"web: a start applies {name} = " if is_of_stream else "is valid",
         Effect.AT_START: "is valid",
     }[kind]
     assert re.search(wanted, said), said
@@ -211,6 +233,7 @@ def check_start(folder, config, kind, cli):
             return
         if one.inbox is not None:
             new = LINES + CSV if one.config.format == "csv" else [*rows(3, N), *rows(3, N + 3, host="web-2")]
+            new = new if one.config.metrics is None else keyed(new)
             judged = post(service, new)
             assert all(hasattr(result, "judgement") for result in judged), judged
         known = one.history.position

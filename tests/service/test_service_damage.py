@@ -222,7 +222,7 @@ def test_history_without_checksums_is_upgraded(tmp_path, now):
         assert history.records("web-1").point_keys()[:4] == ["id-0", 1, 2, "id-3"]
         assert history.records("web-2").values[:, 1].tolist() == [-0.5 * i for i in range(60)]
         assert {event["id"]: event["label"] for event in log.find()} == {"aaaa": "incident", "bbbb": "normal"}
-        (lane, _) = history.lanes(Buckets(START, START + 60.0 * 140, 20), 5)
+        ((lane, _), _) = history.lanes(Buckets(START, START + 60.0 * 140, 20), 5)
         assert sum(lane.n) in (140, 60)
         assert history.range("web-1", START, START + 60.0 * 140, 10).n == 140
         database.close()

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from polyaforest.settings.stream import Effect
 
 pytestmark = pytest.mark.end_to_end
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text("utf-8")
+GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
+PAGE, API = ((GUIDES / name).read_text("utf-8") for name in ("serve.md", "api.md"))
 BLOCK = re.compile(r"^```(?P<kind>toml|console)\n(?P<text>.*?)^```$", re.M | re.S)
 _spec = importlib.util.spec_from_file_location("make_settings", Path(__file__).parents[2] / "docs" / "make_settings.py")
 make_settings = importlib.util.module_from_spec(_spec)
@@ -52,18 +54,44 @@ def keys_in_table(title):
 def test_examples_in_the_guide_return_the_printed_output(programs, tmp_path):
     service = Service(programs, tmp_path, '[streams.web]\ntime = "time"\nby = "host"\nid = "id"\n').start()
     n_run = 0
+    api = [(found["kind"], found["text"]) for found in BLOCK.finditer(API)]
     try:
-        for text in [text for kind, text in FOUND if kind == "console" and "curl" in text]:
+        for text in [text for kind, text in [*FOUND, *api] if kind == "console" and "curl" in text]:
             for example in re.split(r"^\$ ", text, flags=re.M)[1:]:
                 command, _, printed = example.partition("\n")
                 asked = command.replace("localhost:8420", service.url.removeprefix("http://"))
-                answer = subprocess.run(asked, shell=True, capture_output=True, text=True, check=True).stdout
+                answer = subprocess.run(asked, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)
                 pattern = ".*?".join(map(re.escape, printed.strip().split("…")))
-                assert re.fullmatch(pattern, answer), (command, answer)
+                assert re.fullmatch(pattern, answer.stdout), (command, answer.stdout)
                 n_run += 1
     finally:
         service.close()
-    assert n_run == 4
+    assert n_run == 7
+    assert (tmp_path / "web.csv").read_text().startswith("time,key,position,")
+
+
+def test_other_guides_configure_the_service(tmp_path):
+    for page in ("api.md", "metrics.md"):
+        found = [
+            found["text"] for found in BLOCK.finditer((GUIDES / page).read_text("utf-8")) if found["kind"] == "toml"
+        ]
+        for text in found:
+            needed = "" if "[streams." in text else "[streams.web]\n"
+            assert parse_config(needed + text).streams
+        assert len(found) == {"api.md": 1, "metrics.md": 3}[page]
+
+
+def test_prometheus_accepts_the_configuration_in_the_guide(tmp_path):
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    text = (GUIDES / "metrics.md").read_text("utf-8")
+    blocks = re.findall(r"^```yaml\n(remote_write:.*?)^```", text, re.M | re.S)
+    assert len(blocks) == 2
+    (tmp_path / "write-token").write_text("secret")
+    for block in blocks:
+        (tmp_path / "prometheus.yml").write_text(block)
+        subprocess.run([program, "check", "config", "prometheus.yml"], cwd=tmp_path, check=True, capture_output=True)
 
 
 def test_guide_shows_the_output_of_check(programs, tmp_path):
@@ -88,8 +116,9 @@ def test_guide_lists_the_effect_of_every_setting():
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     tables = ("gates", "retention")
     for kind, cell in zip((Effect.APPLIED, Effect.RELEARNED, Effect.NEW_STREAM), cells, strict=False):
-        named = set(re.findall(r"`(\w+)`", cell)) - {"prometheus", "queries"}
+        named = set(re.findall(r"`(\w+)`", cell)) - {"prometheus", "queries", "metrics", "fields", "tokens"}
         own = {name.partition(".")[0] if name.startswith(tables) else name for name in KINDS if KINDS[name] is kind}
-        own = {name for name in own if not name.startswith(("prometheus.", "alerts", "streams"))}
+        others = ("prometheus.", "metrics.", "alerts", "streams", "server.tokens")  # named in words
+        own = {name for name in own if not name.startswith(others)}
         assert named - ({"by"} if kind is Effect.APPLIED else set()) == own, kind
     assert cells[3].strip() == "`[server]`"

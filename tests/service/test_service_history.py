@@ -27,7 +27,7 @@ def history(tmp_path):
 @pytest.mark.parametrize("n_buckets", [10, 180, N])
 def test_lanes_have_no_gaps_where_there_are_records(history, n_buckets):
     buckets = Buckets(0.0, N * STEP, n_buckets)
-    (lane,) = history.lanes(buckets, 5)
+    ((lane,), _) = history.lanes(buckets, 5)
     assert sum(lane.n) == N
     assert min(lane.n) > 0
     assert [i for i, n in enumerate(lane.flagged) if n] == [700 * n_buckets // N]

@@ -45,7 +45,8 @@ def load(service, position, stopped, acknowledged, flagged):
 def test_kills_under_load_lose_and_duplicate_no_record(programs, tmp_path, n_kills):
     rng, position, acknowledged, flagged = random.Random(n_kills), [0], [], set()
     with receiver() as hook:
-        alert = f'\n[[alerts]]\nname = "ops"\nurl = "{hook.url}"\nmin_bits = 40\nworse_by = 1000\n'
+        settings = "min_bits = 40\nworse_by = 1000\ngroup = false\nmost_per_hour = 1000000\n"
+        alert = f'\n[[alerts]]\nname = "ops"\nurl = "{hook.url}"\n{settings}'
         service = Service(programs, tmp_path, WEB.replace('"1s"', '"0.3s"') + alert)
         service.start()
         stopped = threading.Event()

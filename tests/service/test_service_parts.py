@@ -19,10 +19,12 @@ from polyaforest.service.alerts import Destination, Outbox
 from polyaforest.service.blocks import FLAGGED, Band, Block, Buckets, ScoredRecord
 from polyaforest.service.config import AlertConfig
 from polyaforest.service.database import Database
+from polyaforest.service.delivery import Delivery
 from polyaforest.service.events import EventChange, EventLog
 from polyaforest.service.feedback import Conflict, feedback_on, give, undo
 from polyaforest.service.gates import Departure, KnownNormal, MaintenanceWindows, why_muted, why_outside
 from polyaforest.service.history import RecordHistory
+from polyaforest.service.incidents import IncidentBook
 from polyaforest.service.metrics import Metrics
 from polyaforest.service.worker import Worker
 from polyaforest.settings.stream import Gates, Maintenance, Mute
@@ -79,7 +81,7 @@ def test_range_equals_its_records(tmp_path_factory, sizes, cut, points):
     whole = history.records("a")
     assert whole.numbers.tolist() == list(range(n))
     assert whole.values[:, 0].tolist() == values[:n].tolist()
-    (lane,) = history.lanes(Buckets(START, START + 10.0 * n, 20), 5)
+    ((lane,), _) = history.lanes(Buckets(START, START + 10.0 * n, 20), 5)
     assert sum(lane.n) == n
     assert sum(lane.flagged) == int((whole.flags & FLAGGED).sum())
     database.close()
@@ -139,7 +141,7 @@ def test_metric_labels_are_bounded():
 
 # ---- gates and maintenance windows -----------------------------------------------------------------------------------
 
-HIGH = Departure("cpu", 60.0, 50.0, "high")
+HIGH = Departure("cpu", 60.0, "high", 50.0, 45.0, 55.0)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +241,7 @@ def test_silence_of_a_field_ends_with_its_next_value():
 
 
 def test_alerts_are_due_once_per_level(database):
-    destination = Destination(AlertConfig(name="ops", url="http://127.0.0.1:9/x", worse_by=5.0))
+    destination = Destination(AlertConfig(name="ops", url="http://127.0.0.1:9/x", worse_by=5.0, group_wait=0.0))
     outbox = Outbox("s", database, [destination], "http://here")
     log = EventLog("s", database, RecordHistory(database, 10**9, 1e12))
 
@@ -260,8 +262,9 @@ def test_alerts_are_due_once_per_level(database):
     assert change(21.0, is_open=False) == [("open", 0), ("worse", 2), ("closing", 0)]
     assert change(21.0, is_open=False)[3:] == []
     assert all("\x1b" not in alert["message"]["text"] for alert in outbox.about("e1"))
-    assert outbox.send_due() == {"sent": 0, "retried": 3, "failed": 0}  # no server listens there
-    assert outbox.send_due() == {"sent": 0, "retried": 0, "failed": 0}  # later
+    delivery = Delivery(lambda: [outbox], IncidentBook())
+    assert delivery.send_due() == {"sent": 0, "retried": 3, "failed": 0}  # no server listens there
+    assert delivery.send_due() == {"sent": 0, "retried": 0, "failed": 0}  # later
     assert "127.0.0.1" not in json.dumps([alert["error"] for alert in outbox.about("e1")])
 
 

@@ -29,6 +29,7 @@ VALUES = {
     "shingle": (3, "3"),
     "difference": (True, None),
     "calendar": (["time of day"], "time of day"),
+    "timezone": ("Europe/Berlin", "Europe/Berlin"),
     "false_alarm_rate": (0.01, "0.01"),
     "drift": ("relearn", "relearn"),
     "drift_alarms_every": ("12h", "12h"),
@@ -44,7 +45,8 @@ VALUES = {
 BAD = {
     "format": ("xml", "'auto', 'jsonl' or 'csv'"),
     "drift": ("ignore", "'report', 'relearn' or 'keep'"),
-    "calendar": ("month", "'time of day' or 'day of week'"),
+    "calendar": ("month", "'day of month' or 'public holidays DE'"),
+    "timezone": ("Mars/Base", "Mars/Base"),
     "window": (1, "a number of records, at least 2, or a duration"),
     "drift_alarms_every": ("soon", "is not a duration"),
     "shingle": (0, "greater than or equal to 1"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyaforest import StreamingMPF
-from polyaforest.detection import report
+from polyaforest.cli import _reports as report
 from polyaforest.io.errors import BadInput
 from polyaforest.io.json_values import to_json
 from polyaforest.tables.validation import NamedRows

@@ -29,6 +29,7 @@ class CompareOptions:
     categories: Sequence[str] | None
     time: str | None
     format: str | None
+    ignore: list[str] | None
     reading: Reading
     strict: bool
     alpha: float
@@ -65,6 +66,7 @@ class CompareOptions:
             columns=columns,
             categories=categories,
             time=self.time,
+            ignore=self.ignore or (),
             strict=self.strict,
             reading=self.reading,
         )
@@ -92,6 +94,7 @@ Examples:
 @click.argument("before", metavar="BEFORE", type=click.Path())
 @click.argument("after", metavar="AFTER", type=click.Path())
 @options.columns
+@options.ignore
 @options.categories
 @options.time
 @options.format_
@@ -137,11 +140,13 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     chosen = CompareOptions(**given)
     if chosen.html:
         _check_place(chosen)
-    result = compare_files(chosen)
+    lines: list[str] = []
+    result = compare_files(chosen, lines)
     if chosen.html:
-        from polyaforest.cli._comparison_page import write_page
+        from polyaforest.cli._comparison_page import comparison_page
+        from polyaforest.cli._page import command_line, write_page
 
-        write_page(chosen.html, result)
+        write_page(chosen.html, comparison_page(result, lines, command_line(ctx)))
     _print(chosen, result)
     if result.is_changed:
         ctx.exit(1)
@@ -149,25 +154,25 @@ def command(ctx: click.Context, /, **given: Any) -> None:
 
 def _check_place(chosen: CompareOptions) -> None:
     """Check that the report can be written, before reading anything."""
+    from polyaforest.cli._page import check_page_place
     from polyaforest.plots.canvas import matplotlib
-    from polyaforest.storage.modelfile import check_location, check_regular_file
 
     assert chosen.html is not None
-    if os.path.realpath(chosen.html) in map(os.path.realpath, (chosen.before, chosen.after)):
-        raise ValueError(f"{chosen.html} is also the input: write to another file")
-    check_location(chosen.html)
-    check_regular_file(chosen.html)
+    check_page_place(chosen.html, chosen.paths)
     matplotlib()
 
 
-def compare_files(chosen: CompareOptions) -> Comparison:
-    """Read both files and compare their rows."""
+def compare_files(chosen: CompareOptions, lines: list[str] | None = None) -> Comparison:
+    """Read both files and compare their rows; append what was read to `lines`."""
+    from polyaforest.cli._reports import input_lines
     from polyaforest.cli._warmup import compile_first
     from polyaforest.drift import compare
 
     tables = _open_both(chosen)
     with closing(tables[0]), closing(tables[1]):
         rows = [_read(table, chosen.quiet) for table in tables]
+        if lines is not None:
+            lines += [line for table in tables for line in input_lines(table)]
     compile_first("comparison", chosen.quiet)
     result: Comparison = compare(
         *rows,

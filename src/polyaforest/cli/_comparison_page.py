@@ -1,55 +1,43 @@
-"""The report of `compare` as one self-contained HTML page.
-
-Everything from files is escaped, and the content security policy forbids scripts and external resources.
-"""
+"""The report of `compare` as one self-contained HTML page."""
 
 from __future__ import annotations
 
 import html
 from base64 import b64encode
+from collections.abc import Sequence
 from io import BytesIO
-from os.path import realpath
 from typing import TYPE_CHECKING
 
-from polyaforest import __version__
+from polyaforest.cli._page import escaped, page
 from polyaforest.util.text import label
 
 if TYPE_CHECKING:
     from polyaforest.drift import Comparison
 
+__all__ = ["comparison_page"]
+
 _DOTS_PER_INCH = 140
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222; }
-h1 { font-size: 1.4em; } table { border-collapse: collapse; margin-bottom: 1.5em; }
-th, td { padding: 0.25em 1.2em 0.25em 0; text-align: left; vertical-align: top; }
-th { border-bottom: 1px solid #bbb; } img { max-width: 100%; }
-footer { margin-top: 3em; color: #666; font-size: 0.9em; }
-"""
+_WORDS = {
+    "rows that moved": "The smallest share of the rows of one file that would have to change to get the distribution "
+    "of the other, with an interval that contains it nine times in ten.",
+    "p": "The probability of such a difference if both files came from the same distribution.",
+    "where": "Ranges and categories whose share of the rows differs most between both files.",
+    "bits of evidence": "How much each column contributes to the evidence for a change.",
+}
 
 
-def write_page(path: str, result: Comparison) -> None:
-    """Write the report to a file, completely or not at all."""
-    from polyaforest.storage.modelfile import replacing
-
-    with replacing(realpath(path)) as file:
-        file.write(page(result).encode("utf-8", "backslashreplace"))
-
-
-def page(result: Comparison) -> str:
-    """Return the page."""
-    names = html.escape(" and ".join(map(label, result.samples)))
+def comparison_page(result: Comparison, lines: Sequence[str] = (), command: str = "") -> str:
+    """Return the page; `lines` say what was read and how."""
     settings = [f"p-values up to {result.alpha:g}", f"effects of at least {result.least_effect:g} of the rows"]
     settings += [f"{result.n_permutations} permutations"]
     settings += [f"blocks of {result.block_size} rows"] if result.block_size else []
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{names} compared</title><style>{_STYLE}</style></head>"
-        f"<body><h1>{names} compared</h1>{_picture(result)}{result.to_html()}"
-        f"<footer>polyaforest {__version__}: {', '.join(settings)}.</footer></body></html>\n"
-    )
+    read = "".join(f"<p>{escaped(line)}</p>" for line in lines)
+    words = "".join(f"<dt>{escaped(word)}</dt><dd>{escaped(text)}</dd>" for word, text in _WORDS.items())
+    body = f"{result.to_html()}{_picture(result)}"
+    body += f"<h2>What was read, and how</h2>{read}" if lines else ""
+    body += f"<h2>How to read this page</h2><dl>{words}</dl>"
+    body += f"<h2>Repeat it</h2><pre>{escaped(command)}</pre>" if command else ""
+    return page(f"{' and '.join(map(label, result.samples))} compared", body, f"{', '.join(settings)}.")
 
 
 def _picture(result: Comparison) -> str:

@@ -10,9 +10,9 @@ import click
 from polyaforest.cli import _options as options
 
 if TYPE_CHECKING:
-    from polyaforest.detection.pipeline import SavedModel
     from polyaforest.explain import Explanation
     from polyaforest.io.tables import Table, TableChunk
+    from polyaforest.judge.saved import SavedModel
 
 
 _HELP = """Explain why a model finds rows of FILE... anomalous or normal.
@@ -59,7 +59,7 @@ def command(
 ) -> None:
     """Run `polyaforest explain`."""
     from polyaforest.cli._warmup import compile_first
-    from polyaforest.detection.pipeline import SavedModel
+    from polyaforest.judge.saved import SavedModel
 
     saved = SavedModel(model, by, false_alarm_rate)
     numbers = list(dict.fromkeys(wanted))
@@ -95,7 +95,7 @@ def _report_imputed(table: Table, chunk: TableChunk, places: list[int], quiet: b
     """Report imputed values."""
     import numpy as np
 
-    from polyaforest.detection.report import listed
+    from polyaforest.util.text import listed
 
     for place in places:
         names = [table.columns.used[k] for k in np.flatnonzero(np.isnan(chunk.rows[place])).tolist()]

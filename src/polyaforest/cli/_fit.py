@@ -14,8 +14,8 @@ from polyaforest.settings.stream import WINDOW
 
 if TYPE_CHECKING:
     from polyaforest import BatchMPF
-    from polyaforest.detection.pipeline import DetectorSettings
     from polyaforest.io.tables import Table, TableChunk
+    from polyaforest.judge.table import DetectorSettings
     from polyaforest.kernels.arrays import Array
 
 _MARGIN = 0.1  # of the range of a column, added to either side of the domain for later rows
@@ -54,7 +54,7 @@ class FitOptions(options.TableOptions):
 
     def settings(self, window: int | None = None, n_jobs: int | None = None) -> DetectorSettings:
         """Return the settings of the detector."""
-        from polyaforest.detection.pipeline import DetectorSettings
+        from polyaforest.judge.table import DetectorSettings
 
         return DetectorSettings(
             kind=self.kind,
@@ -87,6 +87,7 @@ Examples:
 @options.files
 @options.model
 @options.columns
+@options.ignore
 @options.categories
 @options.time
 @click.option(
@@ -114,7 +115,8 @@ def command(**given: Any) -> None:
     """Run `polyaforest fit`."""
     chosen = FitOptions(**given)
     model, table = fit(chosen)
-    notes = {"columns": table.columns.used, "time": table.columns.time, "id": table.columns.id}
+    notes: dict[str, Any] = {"columns": table.columns.used, "time": table.columns.times, "id": table.columns.id}
+    notes["missing"] = {name: list(values) for name, values in table.sentinels.items()} or None
     if chosen.kind == "batch":
         notes["domain"] = "rows"  # derived from the data, so a private release must not use it
     model.save(chosen.model, notes={name: note for name, note in notes.items() if note is not None})
@@ -134,7 +136,7 @@ def fit(chosen: FitOptions) -> tuple[Any, Table]:
 
 def _columns_of(model: Any) -> tuple[list[str], list[str]]:
     """Return the columns and the categories of a model."""
-    from polyaforest.detection.pipeline import category_names
+    from polyaforest.judge.saved import category_names
 
     return list(model.feature_names_in_), category_names(model)
 
@@ -163,8 +165,8 @@ def _fit_like(like: BatchMPF, table: Table, chunks: Iterator[TableChunk]) -> Any
 
 def _fit_stream(chosen: FitOptions, table: Table, chunks: Iterator[TableChunk]) -> Any:
     """Learn rows one after another, chunk by chunk."""
-    from polyaforest.detection.pipeline import times_of
     from polyaforest.forest.point_store import point_keys
+    from polyaforest.judge.table import times_of
 
     model = chosen.settings(chosen.window or WINDOW).new_detector()
     for chunk in chunks:
@@ -182,9 +184,9 @@ def _fit_table(chosen: FitOptions, table: Table, chunks: Iterator[TableChunk]) -
     import numpy as np
 
     from polyaforest import Tree
-    from polyaforest.detection.pipeline import times_of
     from polyaforest.forest.point_store import point_keys
     from polyaforest.io.tables import gather
+    from polyaforest.judge.table import times_of
 
     whole = gather(chunks)
     rows, keys = whole.named(table.columns), None if whole.ids is None else point_keys(whole.ids)
@@ -213,7 +215,7 @@ def _domain(rows: Array) -> list[list[float]]:
 
 def _print(chosen: FitOptions, model: Any, table: Table) -> None:
     """Print a summary of the input and of the model."""
-    from polyaforest.detection.report import count
+    from polyaforest.util.text import count
 
     options.echo_input(table, chosen.quiet)
     if chosen.kind == "batch":

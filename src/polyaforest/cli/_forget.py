@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import click
 
 from polyaforest.cli import _options as options
-from polyaforest.detection.report import count
 
 _HELP = """Delete rows from a model, as if it had never learned them.
 
@@ -75,6 +74,8 @@ def command(
 
 def _forget_rows(path: str, out: str, wanted: Sequence[str], missing_ok: bool) -> None:
     """Delete rows from a model."""
+    from polyaforest.util.text import count
+
     forest = _loaded(path)
     held, missing = _find(wanted, forest.keys_)
     _check_missing(path, "row", missing, missing_ok)
@@ -88,6 +89,7 @@ def _forget_rows(path: str, out: str, wanted: Sequence[str], missing_ok: bool) -
 def _forget_in_store(path: str, wanted: Sequence[str], partitions: Sequence[str], missing_ok: bool) -> None:
     """Delete rows, or the models of partitions if `wanted` is empty, from a model store in one transaction."""
     from polyaforest.judge import open_store, read_damaged
+    from polyaforest.util.text import count
 
     with open_store(path, _no_new_model, notify=options.echo) as store:
         aside = read_damaged(path)

@@ -46,7 +46,7 @@ def facts_of_file(path: str, by: str | None = None) -> dict[str, Any]:
     """Return the facts of a file, JSON-compatible: of its model, or of its models by partition."""
     import os
 
-    from polyaforest.detection.pipeline import read_detector
+    from polyaforest.judge.saved import read_detector
     from polyaforest.storage.model_store import is_model_store, read_damaged, read_notes
 
     about: dict[str, Any] = {"file": path, "bytes": os.path.getsize(path)}

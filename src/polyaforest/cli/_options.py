@@ -141,12 +141,22 @@ _categories = click.option(
     help="Columns to use as categories, even if numeric.  [default: text with few different values]",
 )
 _numbers_only = click.option("--numbers-only", is_flag=True, help="Ignore text columns.")
-time = click.option("--time", metavar="COLUMN", help="Timestamp column.  [default: detected if unambiguous]")
+time = click.option(
+    "--time",
+    metavar="COLUMN",
+    help="Timestamp column, or DATE,TIME for a column of dates and one of times of day.  [default: detected if "
+    "unambiguous]",
+)
 id_ = click.option("--id", metavar="COLUMN", help="Column that identifies rows in the output.")
 by = click.option(
     "--by",
-    metavar="COLUMN",
-    help="Column that partitions the rows, such as a host: each partition is scored separately.",
+    metavar="A,B,...",
+    multiple=True,
+    callback=read_names,
+    help="Columns that partition the rows, such as a host: each partition is scored separately.",
+)
+ignore = click.option(
+    "--ignore", metavar="A,B,...", multiple=True, callback=read_names, help="Columns to leave out, such as labels."
 )
 weight = click.option("--weight", metavar="COLUMN", help="Column of row weights: 2 counts the row twice, 0 ignores it.")
 calibrate_by = click.option(
@@ -156,7 +166,7 @@ calibrate_by = click.option(
 )
 format_ = click.option(
     "--format",
-    type=click.Choice(["csv", "tsv", "parquet", "jsonl"]),
+    type=click.Choice(["csv", "tsv", "jsonl", "json", "parquet", "arrow", "orc", "log"]),
     help="Input format.  [default: detected from name and content]",
 )
 
@@ -181,6 +191,12 @@ def _read_mark(ctx: click.Context, option: click.Parameter, text: str | None) ->
     if option.name == "delimiter" and mark is not None and len(mark) != 1:
         raise click.BadParameter("must be one character, or tab", ctx, option)
     return mark
+
+
+def _read_missing(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the values that mean "no value"; () for "none", None if the option is not given."""
+    values = read_names(ctx, option, texts)
+    return None if values is None else () if values == ["none"] else tuple(values)
 
 
 def reading(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -211,6 +227,15 @@ def reading(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--sheet", metavar="SHEET", help="Sheet of a workbook, by name or number.  [default: the first]"),
         click.option("--query", metavar="SQL", help="Query to run, for databases."),
+        click.option(
+            "--missing-values",
+            "missing",
+            metavar="A,B,...",
+            multiple=True,
+            callback=_read_missing,
+            help="Numbers and texts that mean 'no value', or 'none'.  [default: isolated extremes that repeat, such as "
+            "-200 or 9999]",
+        ),
     ]
 
     @wraps(command)
@@ -242,6 +267,19 @@ spreadsheet_safe = click.option(
     is_flag=True,
     help="In CSV, prefix cells that a spreadsheet would evaluate as formulas with '.",
 )
+
+
+def min_severity(what: str) -> Decorator:
+    """Return the option `--min-severity`, which limits `what`."""
+    return click.option(
+        "--min-severity",
+        type=click.IntRange(1, 5),
+        default=1,
+        show_default=True,
+        help=f"{what} of at least this severity, from 1 to 5; 5 is one normal row in a million.",
+    )
+
+
 fail_on_anomaly = click.option("--fail-on-anomaly", is_flag=True, help="Exit with status 1 if any row is flagged.")
 shingle = click.option(
     "--shingle", metavar="N", type=click.IntRange(min=1), help="For time series: score N consecutive rows together."
@@ -305,6 +343,7 @@ class TableOptions:
     id: str | None
     weight: str | None
     format: str | None
+    ignore: list[str] | None
     reading: Reading
     strict: bool
     kind: str | None
@@ -346,7 +385,7 @@ class TableOptions:
         self,
         columns: list[str] | None,
         categories: Sequence[str] | None,
-        key: str | None = None,
+        key: Sequence[str] = (),
         group: str | None = None,
     ) -> Table:
         """Open the files as one table."""
@@ -362,6 +401,7 @@ class TableOptions:
             weight=self.weight,
             categories=() if self.is_series or self.shingle is not None else categories,
             group=group,
+            ignore=self.ignore or (),
             strict=self.strict,
             reading=self.reading,
         )
@@ -369,7 +409,7 @@ class TableOptions:
 
 def echo_input(table: Table, quiet: bool) -> None:
     """Print a summary of the input."""
-    from polyaforest.detection.report import input_lines
+    from polyaforest.cli._reports import input_lines
 
     for line in input_lines(table):
         echo(line, quiet)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyaforest.detection.pipeline import Detected
-from polyaforest.detection.report import Finding, format_place, format_span, is_date
+from polyaforest.cli._reports import Finding, format_place, format_span
 from polyaforest.io.tables import BadInput, gather
+from polyaforest.judge.table import Detected
 from polyaforest.kernels.arrays import Array
 from polyaforest.storage.modelfile import check_regular_file, replacing
+from polyaforest.util.dates import is_date
 from polyaforest.util.text import label
 
 if TYPE_CHECKING:
@@ -126,8 +127,9 @@ class Picture:
         if not any(len(part.scores) for part in self._parts):
             raise BadInput("no row could be scored, so there is nothing to draw")
         chunk = gather(part.chunk for part in self._parts)
-        scores, p_values, is_anomaly = map(np.concatenate, zip(*(part[1:4] for part in self._parts), strict=True))
-        rows = Detected(chunk, scores, p_values, is_anomaly, {})
+        columns = zip(*((*part[1:4], *part[5:]) for part in self._parts), strict=True)
+        scores, p_values, is_anomaly, thresholds, bits = map(np.concatenate, columns)
+        rows = Detected(chunk, scores, p_values, is_anomaly, {}, thresholds, bits)
         if partition is not None and chunk.keys is not None:
             rows = rows.select(np.flatnonzero(np.array(chunk.keys, dtype=object) == partition))
         times = rows.chunk.times

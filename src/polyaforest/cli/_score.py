@@ -60,12 +60,12 @@ def command(
     **reading: Any,
 ) -> None:
     """Run `polyaforest score`."""
+    from polyaforest.cli._findings import result_columns
     from polyaforest.cli._warmup import compile_first
-    from polyaforest.detection.findings import result_columns
-    from polyaforest.detection.pipeline import SavedModel
-    from polyaforest.detection.report import count
     from polyaforest.io.results import Results
     from polyaforest.io.tables import gather
+    from polyaforest.judge.saved import SavedModel
+    from polyaforest.util.text import count
 
     results = Results(out, spreadsheet_safe=spreadsheet_safe)
     saved = SavedModel(model, by, false_alarm_rate)

@@ -21,7 +21,7 @@ from polyaforest.settings.stream import Effect, StreamSettings, flat_settings, o
 if TYPE_CHECKING:
     from polyaforest.io.records import RecordReader
     from polyaforest.judge.models import Detector, Store
-    from polyaforest.live.watcher import Watcher
+    from polyaforest.judge.watcher import Watcher
 
 _STATUS_SECONDS = 1.0
 
@@ -45,10 +45,10 @@ _reading = options.combine(
     options.stream_options("columns", "categories", "time", "by", "id", "format"),
 )
 _SCORING = (
-    "window", "series", "shingle", "difference", "calendar", "false_alarm_rate", "trees", "seed",
-    "drift", "drift_alarms_every", "drift_reference", "merge",
+    "window", "series", "shingle", "difference", "calendar", "timezone", "false_alarm_rate", "trees",
+    "seed", "drift", "drift_alarms_every", "drift_reference", "merge",
 )  # fmt: skip
-_OF_START = _SCORING[:8]  # part of the model of --start-from
+_OF_START = _SCORING[:9]  # part of the model of --start-from
 _saving = options.combine(
     click.option(
         "-m", "--model", metavar="MODEL", type=click.Path(), help="Save models to this file, and resume from it."
@@ -157,10 +157,10 @@ def _check_distinct_files(given: dict[str, Any]) -> None:
 
 def _watcher(given: dict[str, Any], settings: StreamSettings, stack: ExitStack) -> Watcher:
     """Open all files and return a watcher, resumed from the last save."""
+    from polyaforest.io.outputs import FileLines, PipeLines
     from polyaforest.io.records import RecordReader
     from polyaforest.io.sources import canonical_name, open_source
-    from polyaforest.live.outputs import FileLines, PipeLines
-    from polyaforest.live.watcher import Cadence, Watcher
+    from polyaforest.judge.watcher import Cadence, Watcher
 
     where = given["address"] or given["file"]
     if given["out"] == "-" and sys.stdout is None:
@@ -208,7 +208,7 @@ def _open_store(given: dict[str, Any], settings: StreamSettings, template: Detec
     from copy import deepcopy
 
     from polyaforest.judge import open_store
-    from polyaforest.live.changes import apply_settings
+    from polyaforest.judge.changes import apply_settings
     from polyaforest.storage.model_store import NotAStoreError
 
     def applied(model: Detector) -> Detector:
@@ -241,8 +241,8 @@ def _change(
     from copy import deepcopy
 
     from polyaforest.io.errors import BadInput
-    from polyaforest.live.changes import find_changes, relearn_held
-    from polyaforest.live.loop import check_notes
+    from polyaforest.judge.changes import find_changes, relearn_held
+    from polyaforest.judge.loop import check_notes
 
     if not store.notes:
         return
@@ -284,8 +284,8 @@ def _columns(given: dict[str, Any], detector: Detector) -> Sequence[str] | None:
 
 def _categories(given: dict[str, Any], detector: Detector) -> Sequence[str]:
     """Return the fields that are categories: those of --start-from, if given."""
-    from polyaforest.detection.pipeline import category_names
     from polyaforest.io.errors import BadInput
+    from polyaforest.judge.saved import category_names
 
     known: Sequence[str] = category_names(detector) if given["start_from"] is not None else given["categories"] or ()
     if given["categories"] not in (None, tuple(known)):

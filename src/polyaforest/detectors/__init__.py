@@ -4,8 +4,8 @@ from io import BytesIO
 from typing import TypeAlias
 
 from polyaforest.detectors.batch import BatchMPF
-from polyaforest.detectors.forest import Leaves
 from polyaforest.detectors.grouped import GroupedMPF
+from polyaforest.detectors.probabilities import Leaves
 from polyaforest.detectors.series import SeriesMPF
 from polyaforest.detectors.streaming import StreamingMPF
 from polyaforest.detectors.tree import Tree

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
 from types import MappingProxyType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 import numpy as np
-from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.base import BaseEstimator, OutlierMixin, _fit_context
 from sklearn.utils.validation import check_is_fitted
 
 from polyaforest.forest.thresholds import Detections, benjamini_hochberg
@@ -21,6 +22,23 @@ from polyaforest.tables.validation import read_rate
 from polyaforest.util.locks import Guarded
 
 _COMPANION = "companion"  # the array of its bytes
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def validates_parameters(method: _Method) -> _Method:
+    """Decorate `fit` to validate the parameters of the detector first, keeping its type."""
+    return cast(_Method, _fit_context(prefer_skip_nested_validation=True)(method))
+
+
+def remembers_frame(method: _Method) -> _Method:
+    """Decorate a method that returns `Detections` so that their `to_frame` returns a frame like its argument `X`."""
+
+    @wraps(method)
+    def detect(self: Any, X: Any, *args: Any, **given: Any) -> Detections:
+        found: Detections = method(self, X, *args, **given)
+        return found.like(X)
+
+    return cast(_Method, detect)
 
 
 class Companion(Protocol):
@@ -44,6 +62,11 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
     offset_: Any  # float: the threshold, a property of each detector
     _notes: Mapping[str, Any] = MappingProxyType({})
     _companion: Companion | bytes | None = None  # bytes until the companion is loaded
+
+    if TYPE_CHECKING:
+
+        def set_params(self, **params: Any) -> Self:
+            """Set parameters, as in scikit-learn."""
 
     def p_value(self, X: Any, **labels: Any) -> Array:
         """Return conformal p-values: the probability that a new normal row scores as low or lower.

@@ -8,20 +8,21 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import _fit_context, clone
+from sklearn.base import clone
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from polyaforest import forest as forests
+from polyaforest.detectors._detector import validates_parameters
 from polyaforest.detectors.forest import ForestDetector
 from polyaforest.detectors.tree import Tree
 from polyaforest.forest.calibration import n_to_calibrate
 from polyaforest.forest.score_types import EpsilonPhi, Score
 from polyaforest.forest.spec import weighting_of_domain
-from polyaforest.kernels.arrays import Array, Prior
+from polyaforest.kernels.arrays import Array
+from polyaforest.model import forest_state
 from polyaforest.model.base import ForestModel
 from polyaforest.model.count_model import LEAST_SAMPLE, CountModel
-from polyaforest.model.fitted import FittedCounts, FittedForest
 from polyaforest.storage.modelfile import Arrays, Header
 from polyaforest.tables.validation import (
     check_rows_inside,
@@ -125,7 +126,6 @@ class BatchMPF(ForestDetector):
         "score_type": [StrOptions({str(score) for score in Score if score is not Score.MARGINS}), EpsilonPhi],
     }
     _auto_depth: ClassVar[int | None] = 10
-    _kind: ClassVar[type[FittedForest]] = FittedCounts
     _groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest", "sample")
     _model: CountModel
 
@@ -164,7 +164,7 @@ class BatchMPF(ForestDetector):
         check_is_fitted(self)
         return self._model.epsilon
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @validates_parameters
     def fit(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Self:
         """Fit the forest to the rows of `X`, replacing any previous fit; `y` is ignored.
 
@@ -179,7 +179,7 @@ class BatchMPF(ForestDetector):
             draft._begin(X, sample_weight, follows=False)
         return self
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @validates_parameters
     def partial_fit(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Self:
         """Count more rows; rows beyond the domain count as outside. The first call is equivalent to `fit`.
 
@@ -302,7 +302,7 @@ class BatchMPF(ForestDetector):
 
     def _check_can_be_private(self) -> None:
         """Raise ValueError if a row affects more than one leaf per tree."""
-        if not self._has_given_domain or self._notes.get("domain") == "rows":
+        if not self._parameters.has_given_domain or self._notes.get("domain") == "rows":
             raise ValueError(
                 "the domain is computed from the rows and would reveal their extremes: fit with "
                 "tree=Tree(domain=...), with bounds chosen without looking at the rows"
@@ -327,7 +327,7 @@ class BatchMPF(ForestDetector):
             copies = self._copies_of_table(sample_weight, len(rows), _SEED_OF_SAMPLES)
         forests.copies.check_any_counts(copies)
         survey = self._survey(rows, copies)
-        self._cut(survey, self._seed())
+        self._cut(survey, self._parameters.seed())
         self._model.n_random_draws = n_random_draws
         self._take_counts(survey, *self._model.count(survey, rows, copies, self.n_jobs))
 
@@ -344,20 +344,21 @@ class BatchMPF(ForestDetector):
 
     def _cut(self, survey: Survey, seed: np.random.SeedSequence) -> None:
         """Cut the domain of a table without counting rows."""
-        tree, facts = self._tree, survey.facts
-        if self._max_depth is None and not np.isfinite(tree.lifetime):
+        parameters, facts = self._parameters, survey.facts
+        if parameters.tree.max_depth is None and not np.isfinite(parameters.tree.lifetime):
             raise ValueError("without max_depth and lifetime a Mondrian process never ends: set one of them in tree=")
-        self._check_rates(facts.n)
+        parameters.check_rates(facts.n)
         forests.imputation.check_columns_have_values(self, facts.n_missing, facts.n)
-        domain = self._given_domain(self.n_features_in_) if self._has_given_domain else facts.box
+        given = parameters.has_given_domain
+        domain = parameters.given_domain(self.n_features_in_, self._n_categories) if given else facts.box
         measured = weighting_of_domain(domain, self._n_categories)
-        plan = self._plan(measured, domain, seed)
-        lifetimes = self._grid / plan.weighting.unit
-        self._model = CountModel(forests.grow.sample_processes(plan), self._prior, lifetimes)
+        plan = parameters.plan(measured, domain, seed, self._n_categories, self._order)
+        lifetimes = parameters.grid / plan.weighting.unit
+        self._model = CountModel(forests.grow.sample_processes(plan), parameters.prior, lifetimes)
 
     def _take_counts(self, survey: Survey, counts: Array, outside: Array) -> None:
         """Start with these counts of a table."""
-        self._model.begin(survey, counts, outside, follows_rows=not self._has_given_domain)
+        self._model.begin(survey, counts, outside, follows_rows=not self._parameters.has_given_domain)
 
     def _scores_left_out(self, rows: Array, places: Array) -> Array:
         """Return log-scores of rows of the fitted table, each left out of the counts."""
@@ -377,8 +378,9 @@ class BatchMPF(ForestDetector):
         header, arrays = super()._state()
         return header, {**arrays, **own}
 
-    def _restored_model(self, header: Header, arrays: Arrays, prior: Prior) -> ForestModel:
-        return CountModel(self._trees_in(arrays), prior, arrays["lifetimes"])
+    def _restored_model(self, header: Header, arrays: Arrays) -> ForestModel:
+        trees = forest_state.trees_of(arrays, self._n_categories)
+        return CountModel(trees, forest_state.prior_of(header, arrays), arrays["lifetimes"])
 
     def _complete_model(self, arrays: Arrays) -> None:
         self._model.restore(arrays, self._query)

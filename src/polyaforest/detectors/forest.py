@@ -2,79 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from polyaforest import forest as forests
-from polyaforest.detectors._detector import Detector
+from polyaforest.detectors._detector import Detector, remembers_frame
+from polyaforest.detectors.probabilities import Probabilities
 from polyaforest.detectors.tree import Tree
 from polyaforest.explain import Explanations, read_features
-from polyaforest.forest.credible import Masses, moments
-from polyaforest.forest.integrity import Layout, check_layout
-from polyaforest.forest.parameters import decode, encode, encode_columns
+from polyaforest.forest.json_parameters import decode
 from polyaforest.forest.score_types import EpsilonPhi, Score
-from polyaforest.forest.spec import Plan, Weighting
-from polyaforest.forest.thresholds import (
-    Detections,
-    ThresholdPolicy,
-    check_calibration_size,
-)
+from polyaforest.forest.thresholds import Detections, ThresholdPolicy
 from polyaforest.kernels.arrays import Array, Forest, Posterior, Prior
-from polyaforest.kernels.boxes import whole_cube
+from polyaforest.model import forest_state
 from polyaforest.model.base import ForestModel, Offset
-from polyaforest.model.fitted import NO_TEXTS, ExplainedRows, FittedForest, Query, Tabulate, with_verdicts
+from polyaforest.model.fitted import NO_TEXTS, ExplainedRows, FittedForest, Query, with_verdicts
+from polyaforest.model.parameters import IN_FILES, ForestParameters, TreeParameters
 from polyaforest.storage.modelfile import Arrays, Header
-from polyaforest.storage.state import packed, reporting_invalid_pickle, unpacked
+from polyaforest.storage.state import reporting_invalid_pickle
 from polyaforest.tables.categories import Categories, Codes, Texts
 from polyaforest.tables.validation import (
     feature_names,
     read_coded,
-    read_domain,
-    read_rate,
     read_rows,
     read_sample_weight,
-    read_seed,
-    read_share,
-    read_times,
-    read_weights,
 )
 from polyaforest.util import schema
-from polyaforest.util.parallel import log_mean_exp, spans
+from polyaforest.util.parallel import spans
 
-_STATE: dict[str, schema.Rule] = {  # the header of every forest
-    "detector": schema.text,
-    "parameters": schema.mapping,
-    "n_features": schema.n_features,
-    "feature_names": schema.either(schema.nothing, schema.names),
-    "is_open": schema.flag,
-    "notes": schema.mapping,  # absent from models of early versions
-    "categories": schema.many(schema.whole(0, 2**31 - 1)),  # categorical columns; absent if there are none
-}
-_LAYOUT: Layout = {  # arrays beside those of the trees; L lifetimes, N scores, Q quantiles, D features, B bytes
-    "prior_strength": (np.float64, ""),
-    "offset": (np.float64, ""),
-    "lifetimes": (np.float64, "L"),
-    "quantiles": (np.float64, "QD"),
-    "calibration": (np.float64, "N"),
-    "coins": (np.int64, ""),
-    "texts": (np.uint8, "B"),
-    "epsilon": (np.float64, ""),
-    "filled": (np.int64, ""),
-}
-_ROWS_OF_MASSES = 2048  # rows per block of tree masses
 _ROWS_AT_ONCE = 4096  # rows that each thread scores while holding the lock
 _PLAIN = (bool, int, float, str, type(None))  # immutable parameters
-_TREE = {name: Tree().get_params()[name] for name in Tree._parameter_constraints}  # in files as parameters of a forest
-_IN_FILES = {"score_type": "score"}  # parameters with another name in files
-_APART = frozenset({"tree", "categorical_features"})  # parameters with their own encoding in files
 
 
 @cache
@@ -91,14 +55,7 @@ def _validate_plain(kind: Any, given: tuple[Any, ...], types: tuple[type, ...]) 
     BaseEstimator._validate_params(kind(**dict(zip(names, given, strict=True))))
 
 
-class Leaves(NamedTuple):
-    """The leaf that contains each row, per tree; both arrays have shape (n_rows, n_estimators)."""
-
-    node: Array  # int32: the node of the leaf, -1 outside
-    kind: Array  # int8: a `LeafKind`
-
-
-class ForestDetector(Detector):
+class ForestDetector(Probabilities, Detector):
     """Base of `BatchMPF` and `StreamingMPF`: parameters, state, scores, masses and explanations."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -114,7 +71,7 @@ class ForestDetector(Detector):
     }
 
     _auto_depth: ClassVar[int | None]  # the value of max_depth="auto"
-    _kind: ClassVar[type[FittedForest]]
+    _kind_of_parameters: ClassVar[type[ForestParameters]] = ForestParameters
     _model: ForestModel
     _names_of_shingle: list[str] | None = None  # names of the features of a time series
     encoding_: Categories | None = None  # the categorical columns and the texts of the categories held
@@ -190,24 +147,11 @@ class ForestDetector(Detector):
         return Tree() if self.tree is None else self.tree
 
     @property
-    def _max_depth(self) -> int | None:
-        depth = self._tree.max_depth
-        return self._auto_depth if isinstance(depth, str) else depth
-
-    @property
-    def _is_closed(self) -> bool:
-        """Whether the domain is the bounding box of the data, with mass 0 outside."""
-        return isinstance(self._tree.domain, str)
-
-    @property
-    def _has_given_domain(self) -> bool:
-        """Whether the domain is a given array."""
-        return self._tree.domain is not None and not self._is_closed
-
-    def _given_domain(self, n_features: int) -> Array:
-        """Return the given domain of the numeric columns, unbounded in the categorical ones."""
-        numbers, whole = read_domain(self._tree.domain, n_features - self._n_categories), whole_cube(self._n_categories)
-        return np.hstack([numbers, whole])
+    def _parameters(self) -> ForestParameters:
+        own = {name: getattr(self, name) for name in self._get_param_names() if name != "tree"}
+        tree = self._tree.get_params()
+        depth = self._auto_depth if isinstance(tree["max_depth"], str) else tree["max_depth"]
+        return self._kind_of_parameters(**own, tree=TreeParameters(**{**tree, "max_depth": depth}))
 
     @property
     def _allows_missing(self) -> bool:
@@ -220,50 +164,18 @@ class ForestDetector(Detector):
         return 0 if self.encoding_ is None else len(self.encoding_.columns)
 
     @property
-    def _chosen_score(self) -> Score:
-        """The score that kernels compute; `EpsilonPhi` is explained by the mean log mass."""
-        return Score.LOG_MASS if isinstance(self.score_type, EpsilonPhi) else Score(self.score_type)
+    def _order(self) -> Array | None:
+        """The order of encoded columns; None if there are no categories."""
+        return None if self.encoding_ is None else self.encoding_.order
 
     @property
     def _score(self) -> Score:
         """The current score."""
-        return self._chosen_score
+        return self._parameters.score
 
     @property
     def _policy(self) -> ThresholdPolicy:
-        share = None if self.contamination == "auto" else float(self.contamination)
-        return ThresholdPolicy(share, self.false_alarm_rate)
-
-    def _check_rates(self, n_rows: int | None = None) -> None:
-        """Raise ValueError if both rates are set, or if `n_rows` are too few for `false_alarm_rate`."""
-        if self.contamination != "auto" and self.false_alarm_rate is not None:
-            raise ValueError(
-                f"contamination={self.contamination} and false_alarm_rate={self.false_alarm_rate} exclude each other: "
-                "set one of them"
-            )
-        if self.false_alarm_rate is not None and n_rows is not None:
-            check_calibration_size(n_rows, self.false_alarm_rate, "pass more rows or set a higher rate")
-
-    @property
-    def _grid(self) -> Array:
-        """The times at which the score evaluates cells, in units of the weighting; scores of leaves have a default."""
-        return self._kind.grid(self._chosen_score)
-
-    def _plan(self, measured: Weighting, domain: Array, seed: np.random.SeedSequence) -> Plan:
-        """Return the plan of this forest for the measured features."""
-        tree, weighting = self._tree, measured
-        if not isinstance(tree.feature_weights, str):
-            given = read_weights(tree.feature_weights, self.n_features_in_)
-            weighting = measured._replace(fixed=given if self.encoding_ is None else given[self.encoding_.order])
-        limits = float(tree.lifetime), self._max_depth
-        return Plan(self.n_estimators, *limits, weighting, domain, seed, self.n_jobs, self._n_categories)
-
-    @property
-    def _prior(self) -> Prior:
-        return Prior(float(self._tree.prior_strength), is_open=not self._is_closed)
-
-    def _seed(self) -> np.random.SeedSequence:
-        return read_seed(self.random_state)
+        return ThresholdPolicy.of(self.contamination, self.false_alarm_rate)
 
     # ---- sample weights ---------------------------------------------------------------------------------------------
 
@@ -278,16 +190,9 @@ class ForestDetector(Detector):
     def _copies_that_follow(
         sample_weight: Any, n_rows: int, seed: int, n_random_draws: int
     ) -> tuple[Array | None, int]:
-        """Return how often each of the next rows counts, and the number of fractional weights rounded for it.
-
-        The number of earlier fractional weights, `n_random_draws`, determines the rounding.
-        """
+        """Return how often each of the next rows counts, and the number of fractional weights rounded for it."""
         weights = read_sample_weight(sample_weight, n_rows)
-        if weights is None:
-            return None, 0
-        is_fractional = forests.copies.is_fractional(weights)
-        ids = -1 - (n_random_draws + np.cumsum(is_fractional) - is_fractional)  # rows of a table have numbers from 0 on
-        return forests.copies.n_copies(weights, ids, seed), int(is_fractional.sum())
+        return (None, 0) if weights is None else forests.copies.n_copies_next(weights, seed, n_random_draws)
 
     # ---- scores and verdicts ----------------------------------------------------------------------------------------
 
@@ -313,6 +218,7 @@ class ForestDetector(Detector):
         """
         return self._scores(self._read(X, allow_missing=True))
 
+    @remembers_frame
     def detect(self, X: Any) -> Detections:
         """Return scores, p-values and verdicts of rows without learning them.
 
@@ -352,10 +258,8 @@ class ForestDetector(Detector):
 
     def _check_calibrated(self) -> None:
         self._check_fitted()
-        if isinstance(self.score_type, EpsilonPhi):
-            raise ValueError("EpsilonPhi scores have no p-values: choose another score_type")
-        if not len(self._calibration_scores()):
-            raise ValueError(f"this forest has no calibration scores: {self._model.why_uncalibrated}")
+        with self._frozen():
+            self._model.check_calibrated(self._query)
 
     def _read(self, X: Any, *, allow_missing: bool = False) -> Array:
         """Return validated rows; missing values raise unless both the caller and the parameters allow them."""
@@ -408,139 +312,7 @@ class ForestDetector(Detector):
     @property
     def nbytes(self) -> int:
         """Size of the trees and of the points held, in bytes; 0 before fitting."""
-        return sum(part.nbytes for part in self.forest_) if self.is_fitted else 0
-
-    # ---- probabilities -----------------------------------------------------------------------------------------------
-
-    def mass(self, X: Any, lifetime: float | Array | None = None, *, return_std: bool = False) -> Any:
-        """Return the probability mass around each row, averaged over the trees.
-
-        Parameters
-        ----------
-        X : array-like or frame of shape (n_rows, n_features)
-        lifetime : float or array-like of shape (n_lifetimes,), optional
-            If None, the mass of the row's leaves. Otherwise the mass of the row's cells in the partition at that time:
-            early cells are large, late cells small. For a prior strength near 0 its expectation is a kernel density
-            with a Laplace kernel of bandwidth 1 / lifetime.
-        return_std : bool, default=False
-            Also return the posterior standard deviation of the mass in a random tree, which covers the uncertainty of
-            each tree and the disagreement between trees. Needs complete rows and a single lifetime.
-
-        Returns
-        -------
-        mass : ndarray of shape (n_rows,), or (n_rows, n_lifetimes) for an array of lifetimes
-        std : ndarray of shape (n_rows,), if `return_std`
-        """
-        if return_std:
-            parts = [moments(masses) for masses in self._masses(X, lifetime)]
-            mean, variance = map(np.concatenate, zip(*parts, strict=True))
-            return mean, np.sqrt(variance)
-        rows = self._read(X, allow_missing=True)
-        if lifetime is None:
-            with self._frozen():
-                return self._fitted.mass(rows, self.n_jobs)
-        times = read_times("lifetime", lifetime, self._grown_until)
-        ascending, places = np.unique(times, return_inverse=True)
-        with self._frozen():
-            logs = self._fitted.log_cell_masses(rows, ascending, self.n_jobs)
-        masses = np.exp(logs)[:, places]
-        return masses if np.ndim(lifetime) else masses[:, 0]
-
-    def tree_masses(self, X: Any) -> Array:
-        """Return the mass of each row's leaf in every tree, of shape (n_rows, n_estimators)."""
-        return self._leaf_values(forests.posterior.mass_table, self._read(X, allow_missing=True), np.transpose)
-
-    def log_density(self, X: Any) -> Array:
-        """Return the log of the mean density at each row, over the features that vary.
-
-        The density of a leaf is its mass divided by its volume. Missing values are integrated out.
-        """
-        rows = self._read(X, allow_missing=True)
-        return self._leaf_values(forests.posterior.log_density_table, rows, log_mean_exp)
-
-    def epsilon_level(self, X: Any, phi: float) -> Array:
-        """Return the smallest epsilon at which each row is an (epsilon, phi)-anomaly: a quantile of its tree masses.
-
-        Leaf masses depend on the depth of the trees: unlimited trees of 64 rows have leaves of about 1/64, even in
-        normal regions. Limit the depth or the lifetime to make epsilon meaningful. `EpsilonPhi` makes this the score.
-        """
-        rows, phi = self._read(X, allow_missing=True), read_share("phi", phi)
-        with self._frozen():
-            return self._fitted.epsilon_levels(rows, phi, self.n_jobs)
-
-    def leaves(self, X: Any) -> Leaves:
-        """Return the leaf of each row in every tree: its node in ``forest_`` and its `LeafKind`."""
-        rows = self._read(X)
-        with self._frozen():
-            return Leaves(*self._fitted.leaves(rows, self.n_jobs))
-
-    def impute(self, X: Any, how: str = "mean") -> Array:
-        """Return the rows of `X` with missing values (NaN) imputed by the forest, for any setting of `missing`.
-
-        Parameters
-        ----------
-        X : array-like or frame of shape (n_rows, n_features)
-        how : {"mean", "mode"}, default="mean"
-            "mean" imputes the conditional expectation of each value: the mean of the centres of the cells that may
-            contain the row, weighted by mass and by proximity in the observed values. "mode" imputes the centre of the
-            heaviest of these cells, so that the imputed values of a row are consistent. A category is always the one
-            with the highest score.
-
-        Returns
-        -------
-        imputed : ndarray of shape (n_rows, n_features)
-            Complete rows are unchanged.
-        """
-        if how not in ("mean", "mode"):
-            raise ValueError(f'how must be "mean" or "mode"; got {how!r}')
-        check_is_fitted(self)
-        rows = read_rows(self, X, reset=False, allow_missing=True)
-        with self._frozen():
-            if forests.posterior.is_empty(self.forest_):
-                raise ValueError("an empty forest cannot impute values: learn some rows first")
-            return self._as_given(self._fitted.impute(rows, how, self.n_jobs))
-
-    def credible_interval(self, X: Any, level: float = 0.9, lifetime: float | None = None) -> Array:
-        """Return an equal-tailed credible interval for the mass of each row, by the posterior of a random tree.
-
-        The interval measures the uncertainty of a mass, not the rate of false alarms.
-
-        Parameters
-        ----------
-        X : array-like or frame of shape (n_rows, n_features)
-        level : float between 0 and 1, default=0.9
-        lifetime : float, optional
-            As in `mass`.
-
-        Returns
-        -------
-        interval : ndarray of shape (n_rows, 2)
-            Lower and upper bounds; 0 if too small for a float.
-        """
-        level = read_rate("level", level)
-        return np.concatenate(
-            [forests.posterior.intervals(masses, level, self.n_jobs) for masses in self._masses(X, lifetime)]
-        )
-
-    def _masses(self, X: Any, lifetime: float | Array | None) -> Iterator[Masses]:
-        """Yield the tree masses of rows in blocks, so that a stream can learn in between."""
-        rows = self._read(X)
-        if np.ndim(lifetime):  # type: ignore[arg-type]
-            raise ValueError(f"lifetime must be a single number; got {lifetime!r}")
-        time = None if lifetime is None else float(read_times("lifetime", lifetime, self._grown_until)[0])
-        for start in range(0, len(rows), _ROWS_OF_MASSES):
-            with self._frozen():
-                masses = self._fitted.row_masses(rows[start : start + _ROWS_OF_MASSES], time, self.n_jobs)
-            yield masses
-
-    @property
-    def _grown_until(self) -> float:
-        with self._frozen():
-            return self._fitted.grown_until
-
-    def _leaf_values(self, tabulate: Tabulate, rows: Array, reduce: Callable[[Array], Array]) -> Array:
-        with self._frozen():
-            return self._fitted.leaf_values(tabulate, rows, reduce, self.n_jobs)
+        return self._model.nbytes if self.is_fitted else 0
 
     # ---- explanations ------------------------------------------------------------------------------------------------
 
@@ -600,95 +372,63 @@ class ForestDetector(Detector):
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
-    def _parameters(self) -> Header:
-        """Return the JSON-serialisable parameters, including those of the trees."""
-        own = {name: value for name, value in self.get_params(deep=False).items() if name not in _APART}
-        own |= {**self._tree.get_params(), "max_depth": self._max_depth}
-        stored = {_IN_FILES.get(name, name): encode(value) for name, value in own.items()}
-        columns = encode_columns(self.categorical_features)
-        return stored if columns == "from_dtype" else {**stored, "categorical_features": columns}
-
     @classmethod
     def _names_in_files(cls) -> list[str]:
         own = [name for name in cls._get_param_names() if name != "tree"]
-        return [_IN_FILES.get(name, name) for name in own] + list(_TREE)
+        return [IN_FILES.get(name, name) for name in own] + list(TreeParameters._fields)
 
     @classmethod
-    def _of_parameters(cls, stored: Header) -> Self:
+    def _of_stored(cls, stored: Header) -> Self:
         """Return an unfitted forest with parameters from a file."""
-        given = {name: decode(value) for name, value in stored.items()}
-        defaults = {**_TREE, "max_depth": cls._auto_depth}
-        tree = {name: given.pop(name) for name in _TREE}
-        changed = {name: value for name, value in tree.items() if np.ndim(value) or value != defaults[name]}
-        names = {stored: name for name, stored in _IN_FILES.items()}
-        forest = cls(
-            tree=Tree(**changed) if changed else None, **{names.get(name, name): value for name, value in given.items()}
-        )
+        names = {in_file: name for name, in_file in IN_FILES.items()}
+        given = {names.get(name, name): decode(value) for name, value in stored.items()}
+        tree = TreeParameters(**{name: given.pop(name) for name in TreeParameters._fields})
+        forest = cls._with_tree(tree, given)
         forest._validate_params()
         return forest
 
+    @classmethod
+    def _with_tree(cls, tree: TreeParameters, others: Mapping[str, Any]) -> Self:
+        """Return an unfitted forest with these parameters."""
+        defaults = {**TreeParameters()._asdict(), "max_depth": cls._auto_depth}
+        own = {name: value for name, value in tree._asdict().items() if np.ndim(value) or value != defaults[name]}
+        return cls(tree=Tree(**own) if own else None, **others)
+
     def _state(self, *, is_compact: bool = False) -> tuple[Header, Arrays]:
-        names = getattr(self, "feature_names_in_", None)
-        header = {
-            "detector": type(self).__name__,
-            "parameters": self._parameters(),
-            "n_features": self.n_features_in_,
-            "feature_names": None if names is None else [str(name) for name in names],
-            "is_open": self.prior_.is_open,
-        }
+        given = self._parameters.stored(), self.n_features_in_, getattr(self, "feature_names_in_", None)
+        header, texts = forest_state.header_of(self._model, *given, type(self).__name__), {}
         categories = None if self.encoding_ is None else self.encoding_.kept(self._fitted.rows)
         if categories is not None:
             header["categories"] = list(categories.columns)
-        model = self._model
-        offset = np.nan if model.offset is None else model.offset.value
-        arrays = {"prior_strength": np.array(model.prior.strength), "offset": np.array(offset)}
-        if model.quantiles is not None:
-            arrays["quantiles"] = model.quantiles
-        if model.n_random_draws:
-            arrays["coins"] = np.array(model.n_random_draws, np.int64)
-        if categories is not None:
-            arrays["texts"] = categories.pack_texts()
-        trees = {} if is_compact else packed("forest", model.forest)
-        trees.pop("forest/n_categories", None)  # the header lists the columns
-        return header, {**arrays, "lifetimes": model.lifetimes, **trees}
+            texts["texts"] = categories.pack_texts()
+        return header, forest_state.arrays_of(self._model, texts, is_compact=is_compact)
 
     _rules_of_state: ClassVar[dict[str, schema.Rule]] = {}  # of header fields of a subclass
     _groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest",)
 
     @classmethod
     def _of_state(cls, header: Header, arrays: Arrays) -> Self:
-        rules = {**_STATE, **cls._rules_of_state, "parameters": schema.parameters(cls._names_in_files())}
-        schema.record(rules, optional=["notes", "categories"])(header, "")
-        own = {name: part for name, part in arrays.items() if name.partition("/")[0] not in cls._groups_of_arrays}
-        check_layout(own, _LAYOUT, {"D": header["n_features"]})
-        forest = cls._of_parameters(header["parameters"])
+        rules = {**cls._rules_of_state, "parameters": schema.parameters(cls._names_in_files())}
+        forest_state.check_state(header, arrays, rules, cls._groups_of_arrays)
+        forest = cls._of_stored(header["parameters"])
         forest.n_features_in_ = header["n_features"]
         if header["feature_names"] is not None:
             forest.feature_names_in_ = np.array(header["feature_names"], dtype=object)
-        if ("texts" in arrays) != ("categories" in header):
-            raise ValueError("it must have both categorical columns and texts of categories, or neither")
         if "categories" in header:
             forest.encoding_ = Categories.of_state(header["categories"], header["n_features"], arrays["texts"])
         forest._notes = header.get("notes", {})
-        prior = Prior(float(arrays["prior_strength"]), header["is_open"])
-        offset = float(arrays["offset"])
-        model = forest._model = forest._restored_model(header, arrays, prior)
-        model.n_random_draws, model.quantiles = int(arrays.get("coins", 0)), arrays.get("quantiles")
-        model.offset = None if np.isnan(offset) else Offset(forest._policy, offset)
+        forest._model = forest._restored_model(header, arrays)
+        forest_state.restore(forest._model, arrays, forest._policy)
         forest._complete_model(arrays)
         return forest
 
-    def _restored_model(self, header: Header, arrays: Arrays, prior: Prior) -> ForestModel:
+    def _restored_model(self, header: Header, arrays: Arrays) -> ForestModel:
         """Return the model in a file, which lacks what all models have."""
         raise NotImplementedError
 
     def _complete_model(self, arrays: Arrays) -> None:
         """Restore the rest of a model, and check it."""
         raise NotImplementedError
-
-    def _trees_in(self, arrays: Arrays) -> Forest:
-        n_categories = {"forest/n_categories": np.array([self._n_categories])}
-        return unpacked("forest", {**arrays, **n_categories}, Forest)
 
     def _check(self) -> None:
         """Raise ValueError if a state read from a file or a pickle is invalid."""

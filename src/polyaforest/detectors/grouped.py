@@ -7,10 +7,10 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
-from sklearn.base import _fit_context, clone
+from sklearn.base import clone
 from sklearn.utils._param_validation import Interval
 
-from polyaforest.detectors._detector import Detector
+from polyaforest.detectors._detector import Detector, remembers_frame, validates_parameters
 from polyaforest.detectors.batch import BatchMPF
 from polyaforest.detectors.streaming import StreamingMPF
 from polyaforest.explain import Explanations
@@ -115,7 +115,7 @@ class GroupedMPF(Detector):
         self.is_feature = is_feature
         self.min_group = min_group
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @validates_parameters
     def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
         """Fit the detector to the rows of `X` and calibrate it within groups; `y` is ignored.
 
@@ -163,6 +163,7 @@ class GroupedMPF(Detector):
         self._check_fitted()
         return self.estimator_.score_samples(self._split(X, groups, needs_groups=False)[0])
 
+    @remembers_frame
     def detect(self, X: Any, *, groups: Any = None) -> Detections:
         """Return scores, p-values and verdicts of rows, each calibrated within its group.
 

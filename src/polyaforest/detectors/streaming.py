@@ -2,64 +2,52 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
+from dataclasses import fields
 from datetime import timedelta
+from functools import partial
 from math import inf
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import _fit_context, clone
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyaforest import forest as forests
+from polyaforest.detectors._detector import remembers_frame, validates_parameters
 from polyaforest.detectors.forest import ForestDetector
+from polyaforest.detectors.stream_points import StreamPoints
 from polyaforest.detectors.tree import Tree
-from polyaforest.explain import Explanation
-from polyaforest.forest.calibration import n_to_calibrate
 from polyaforest.forest.point_store import Key, Labels, copied_keys
-from polyaforest.forest.retention import Policy, Reservoir, Window, as_policy
+from polyaforest.forest.retention import Policy, Reservoir, Window
 from polyaforest.forest.score_types import EpsilonPhi, Score
-from polyaforest.forest.spec import unmeasured
-from polyaforest.forest.thresholds import NOTHING, Detections, check_scores
-from polyaforest.kernels.arrays import EVERY, Array, Prior
-from polyaforest.kernels.boxes import empty_box
+from polyaforest.forest.thresholds import Detections
+from polyaforest.kernels.arrays import Array
 from polyaforest.model.base import ForestModel
-from polyaforest.model.fitted import ExplainedRows, FittedForest, FittedStream
+from polyaforest.model.fitted import ExplainedRows
+from polyaforest.model.learning import Access, Learner, NewRows
+from polyaforest.model.parameters import StreamParameters
 from polyaforest.model.stream_model import LearnTask, StreamModel
 from polyaforest.storage.modelfile import Arrays, Header
-from polyaforest.tables.categories import Codes
 from polyaforest.tables.validation import (
-    LARGEST,
-    SMALLEST,
     check_box_inside,
-    check_complete,
-    check_countable,
     check_rows_inside,
     read_coded,
-    read_copies,
     read_keys,
-    read_one_or_more_keys,
     read_rows,
+    read_sample_weight,
     read_stamps,
 )
 from polyaforest.util import schema
-from polyaforest.util.locks import uninterrupted
+from polyaforest.util.locks import ReadersWriterLock
 
 if TYPE_CHECKING:
     from polyaforest.forest.stream import Stream
     from polyaforest.forest.survey import Inquiry, Survey
 
-_LEAST_HELD = 2048  # points of a table that the forest holds with window="auto"
-_FEW = 16  # up to so many rows are explained one by one; replaying more rows on a copy is faster
-_SAMPLE_SIZES = np.array([8, 16, 32, 64])  # points per tree, cycling through the trees
-_SIZES_WITH_CATEGORIES = np.array([32, 64, 128, 256])  # fewer do not show which categories occur together
 
-
-class StreamingMPF(ForestDetector):
+class StreamingMPF(StreamPoints, ForestDetector):
     """Streaming Mondrian Pólya forest (sMPF).
 
     Each tree cuts the bounding box of its points at random, preferring long sides, and a Bayesian posterior assigns
@@ -172,10 +160,10 @@ class StreamingMPF(ForestDetector):
 
     _auto_depth: ClassVar[int | None] = None
     _rules_of_state: ClassVar[dict[str, schema.Rule]] = {"stream": schema.either(schema.nothing, schema.mapping)}
-    _groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest", "points", "stream", "compact")
-    _kind: ClassVar[type[FittedForest]] = FittedStream
+    _groups_of_arrays: ClassVar[tuple[str, ...]] = StreamModel.groups_of_arrays
+    _kind_of_parameters: ClassVar[type[StreamParameters]] = StreamParameters
+    _parameters: StreamParameters
     _model: StreamModel
-    _damping: Array | None = None  # factor by which the weight of each feature is reduced
 
     def __init__(
         self,
@@ -206,7 +194,7 @@ class StreamingMPF(ForestDetector):
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @validates_parameters
     def fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None, sample_weight: Any = None) -> Self:
         """Fit the forest to the rows of `X`, replacing any previous fit; `y` is ignored.
 
@@ -255,6 +243,7 @@ class StreamingMPF(ForestDetector):
         """
         return self._advance(X, keys, times, LearnTask(is_scored=True), sample_weight)[0].scores
 
+    @remembers_frame
     def detect_then_learn(
         self, X: Any, *, keys: Any = None, times: Any = None, sample_weight: Any = None, explain: bool = False
     ) -> Detections:
@@ -305,180 +294,6 @@ class StreamingMPF(ForestDetector):
             raise ValueError(f"insert takes a single point of shape (n_features,); got shape {np.shape(x)}")
         return self._advance(row, None if key is None else [key], None if time is None else [time], LearnTask())[1]
 
-    def delete(self, keys: Key | Iterable[Key], *, sample_weight: Any = None) -> Self:
-        """Delete points exactly, as if they had never been learned.
-
-        Parameters
-        ----------
-        keys : int, str, or a sequence of them
-            If a key is not held, KeyError is raised and nothing is deleted.
-        sample_weight : array-like of int, one for each key, optional
-            Number of copies to delete, oldest first; by default all.
-        """
-        stream, wanted = self._continued(), read_one_or_more_keys(keys)
-        limits = None if sample_weight is None else read_copies(sample_weight, len(wanted))
-        self._check_companion()
-        with self._writing(stream):
-            self._model.delete(wanted, limits, self.n_jobs)
-        self._have_companion_forget(wanted)
-        return self
-
-    def delete_rows(self, X: Any, *, sample_weight: Any = None) -> Self:
-        """Delete points by value: for each row of `X` the oldest point equal to it.
-
-        If a row is not held, ValueError is raised and nothing is deleted. `sample_weight` is the number of equal points
-        to delete for each row, as integers. Rows may lack values only in columns without a value so far.
-
-        A forest with ``window=None`` can delete rows inside the boxes of all their leaves, and rows with duplicates. It
-        cannot verify that a row was learned.
-        """
-        stream = self._continued()
-        rows = stream.columns.placed(super()._read(X, allow_missing=not stream.columns.are_known))
-        check_complete(self, rows)
-        copies = read_copies(sample_weight, len(rows))
-        self._check_companion()
-        with self._writing(stream):
-            keys = self._model.delete_rows(rows, copies, self.n_jobs)
-        self._have_companion_forget(keys)
-        return self
-
-    def change_false_alarm_rate(self, rate: float | None) -> Self:
-        """Change `false_alarm_rate` without fitting again.
-
-        The threshold changes at once, given the calibration scores held. A lower rate keeps more scores from now on,
-        and flags nothing until there are ``1 / rate`` of them.
-
-        Parameters
-        ----------
-        rate : float between 0 and 1, or None
-            None for the automatic threshold.
-        """
-        draft = clone(self).set_params(false_alarm_rate=rate)
-        draft._validate_params()
-        draft._check_rates()
-        if hasattr(self, "forest_"):
-            stream = self._continued()
-            with self._writing(stream):
-                self.false_alarm_rate = rate
-                stream.keep_scores(n_to_calibrate(rate))
-                self._model.refresh()
-        else:
-            self.false_alarm_rate = rate
-        return self
-
-    def rebuild(self) -> Self:
-        """Recompute feature weights from the points held and regrow all trees, after the scale of a stream changed."""
-        stream = self._continued()
-        with self._writing(stream):
-            if not stream.keeps_points:
-                raise ValueError("a forest with window=None holds no points to rebuild from")
-            stream.check_consistent()
-            stream.rebuild(self.n_jobs)
-            self._model.refresh()
-        return self
-
-    def add_features(self, values: Any) -> Self:
-        """Append columns and regrow the trees; later rows must have these columns.
-
-        Not available if columns have names, or if feature weights or the domain are arrays.
-
-        Parameters
-        ----------
-        values : array-like of shape (n_new_features,)
-            The value of each new feature in the points held.
-        """
-        stream, filler = self._continued(), np.atleast_1d(np.asarray(values, np.float64))
-        if filler.ndim != 1 or not filler.size or not (np.abs(filler) <= LARGEST).all():  # NaN fails too
-            raise ValueError(f"values must be one finite number for each new feature; got {values!r}")
-        if hasattr(self, "feature_names_in_") or np.ndim(self._tree.feature_weights) or np.ndim(self._tree.domain):
-            raise ValueError(
-                "cannot add features to named columns, or to feature weights or a domain given as an array"
-            )
-        with self._writing(stream):
-            if not stream.keeps_points:
-                raise ValueError("a forest with window=None holds no points to rebuild from")
-            stream.widen(np.where(np.abs(filler) < SMALLEST, 0.0, filler), self.n_jobs)
-            self.n_features_in_ += len(filler)
-            if self.encoding_ is not None:
-                are_last = isinstance(self.categorical_features, Codes)
-                self.encoding_ = self.encoding_.widened(len(filler), are_last=are_last)
-            self._model.refresh()
-        return self
-
-    def _damp(self, damping: Array) -> None:
-        """Divide the weight of each feature by a factor, (D,), from the next rebuild on."""
-        self._damping = damping
-        if self.is_fitted:
-            self._stream.rules = self._stream.rules._replace(damping=damping)
-
-    def _amend(self, first: int, values: Array) -> None:
-        """Replace features of the points held, from the `first` on, by `values`, (n, m), and regrow the trees."""
-        stream = self._continued()
-        with self._writing(stream):
-            stream.amend(first, values, self.n_jobs)
-            self._model.refresh()
-
-    # ---- points held -------------------------------------------------------------------------------------------------
-
-    @property
-    def keeps_points_(self) -> bool:
-        """Whether the forest holds points; with ``window=None`` only during its first 256 rows."""
-        self._check_fitted()
-        return self._stream.keeps_points
-
-    @property
-    def n_points_(self) -> int:
-        """Number of points held, or counted with ``window=None``."""
-        self._check_fitted()
-        with self._frozen():
-            return self._stream.n_points
-
-    @property
-    def is_frozen_(self) -> bool:
-        """Whether the forest cannot learn, because an earlier version saved it without its points."""
-        self._check_fitted()
-        return self._stream.is_frozen
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the trees and of the points held, in bytes; 0 before fitting."""
-        points = 8 * self.n_points_ * self.n_features_in_ if self.is_fitted else 0
-        return points + super().nbytes
-
-    @property
-    def n_seen_(self) -> int:
-        """Number of rows learned so far, held or not: the position in the stream."""
-        self._check_fitted()
-        return self._stream.store.n_seen
-
-    @property
-    def points_(self) -> Array:
-        """The points held, by order of arrival, of shape (n_points_, n_features), with texts of categories.
-
-        Columns without a value so far are NaN.
-        """
-        with self._with_points() as stream:
-            return self._as_given(stream.rows)
-
-    @property
-    def times_(self) -> Array:
-        """The times of ``points_``, in the same order, as seconds since 1970 or numbers; NaN if not given."""
-        with self._with_points() as stream:
-            return stream.store.times[stream.store.held]
-
-    def holds(self, key: Key) -> bool:
-        """Return whether a point with this key is held."""
-        if not hasattr(self, "forest_"):
-            return False
-        with self._with_points() as stream:
-            return key in stream.store.slot_of
-
-    @property
-    def keys_(self) -> list[Key]:
-        """The keys of ``points_``, in the same order."""
-        with self._with_points() as stream:
-            return stream.store.held_keys
-
     # ---- thresholds -------------------------------------------------------------------------------------------------
 
     def _as_given(self, rows: Array) -> Array:
@@ -500,48 +315,41 @@ class StreamingMPF(ForestDetector):
         about, parts = self._model.state(is_compact=is_compact)
         return {**header, "stream": about}, {**arrays, **parts}
 
-    def _restored_model(self, header: Header, arrays: Arrays, prior: Prior) -> ForestModel:
+    def _restored_model(self, header: Header, arrays: Arrays) -> ForestModel:
         if header["stream"] is None:
-            return StreamModel(self._frozen_stream(arrays, prior))
-        is_compact = any(name.startswith("compact/") for name in arrays)
-        trees = None if is_compact else self._trees_in(arrays)
-        state = header["stream"], arrays, trees, prior, arrays["lifetimes"], self._n_categories
-        return StreamModel(forests.stream_state.stream_of_state(*state))
+            return StreamModel.of_frozen_state(header, arrays, self._parameters, self._n_categories, self._order)
+        return StreamModel.of_state(header, arrays, self._n_categories)
 
     def _complete_model(self, arrays: Arrays) -> None:
-        if not self._stream.is_frozen and self._policy.contamination is None:
-            self._model.offset = None  # derived from the calibration scores; else it may be that of a larger table
+        self._model.forget_derived_offset(self._query)
         self._check_besides_trees()
 
-    def _frozen_stream(self, arrays: Arrays, prior: Prior) -> Stream:
-        """Return the stream of a table that an earlier version saved without its points."""
-        unknown = [name for name in arrays if name.startswith(("points/", "stream/", "compact/"))]
-        if unknown:
-            raise ValueError(f"array {unknown[0]}: belongs to a stream, but the header has none")
-        trees = self._trees_in(arrays)
-        if np.isnan(arrays["offset"]) or not trees.size.all():
-            raise ValueError("it has no stream, and its forest is empty or has no offset")
-        scores = arrays.get("calibration", np.empty(0))
-        check_scores("calibration", scores)
-        plan = self._plan(unmeasured(self.n_features_in_, None), trees.domain, self._seed())
-        sizes, score = np.full(len(trees.root), EVERY), self._chosen_score
-        n = max(len(scores), n_to_calibrate(self.false_alarm_rate))
-        rules = forests.stream.Rules(plan._replace(n_trees=len(sizes)), None, prior, self._grid, score, sizes, n)
-        return forests.stream_state.frozen_stream(rules, trees, arrays["lifetimes"], score.to_log(scores))
+    @classmethod
+    def _around(
+        cls, model: StreamModel | None, parameters: StreamParameters, names: list[str], lock: ReadersWriterLock
+    ) -> Self:
+        """Return a detector around a model that belongs to another detector with this lock."""
+        own = {part.name: getattr(parameters, part.name) for part in fields(parameters) if part.name != "tree"}
+        forest = cls._with_tree(parameters.tree, own)
+        forest.__dict__["_lock"], forest._names_of_shingle = lock, names
+        if model is not None:
+            forest._model, forest.n_features_in_ = model, len(names)
+        return forest
 
     # ---- learning, step by step -------------------------------------------------------------------------------------
 
     def _grow(self, X: Any, keys: Any, times: Any, sample_weight: Any) -> None:
         rows = read_rows(self, X, reset=True, allow_missing=self._allows_missing)
-        policy, seed = self._policy_of_table(), self._seed()
+        parameters = self._parameters
+        policy, seed = parameters.policy_of_table(), parameters.seed()
         copies = self._copies_of_table(sample_weight, len(rows), forests.survey.seed_of_draws(seed))
         forests.copies.check_any_counts(copies)
         n = len(rows) if copies is None else int(copies.sum())
-        self._check_rates(n)
+        parameters.check_rates(n)
         domain = self._domain_around(rows if copies is None else rows[copies > 0])
         self._model = StreamModel(self._new_stream((n, rows.shape[1]), domain, policy, seed))
         stream = self._stream
-        stamps, names = self._read_labels(stream, len(rows), keys, times)
+        _, names, stamps = self._read_labels(stream, rows, keys, times)
         if policy is not None and policy.is_uniform and copies is not None:
             stream.store.check_keys(copied_keys(names, copies) if keys is not None else [])
             survey = self._inquiry(seed).of_copies(rows, copies, forests.copies.starts_of(copies))
@@ -560,19 +368,17 @@ class StreamingMPF(ForestDetector):
 
     def _inquiry(self, seed: np.random.SeedSequence) -> Inquiry:
         """Return the inquiry to survey a table with before the trees are grown."""
-        policy = self._policy_of_table()
-        assert isinstance(policy, Reservoir)
-        most = max(_LEAST_HELD, policy.n)
-        return forests.survey.Inquiry.seeded(seed, most, self._allows_missing, self._n_categories)
+        return self._parameters.inquiry(seed, self._n_categories)
 
     def _grow_from(self, survey: Survey, seed: np.random.SeedSequence) -> None:
         """Fit the forest to a surveyed table; keys are ids, unless these are row numbers."""
         facts, shape = survey.facts, (survey.facts.n, self.n_features_in_)
-        self._check_rates(facts.n)
-        domain = self._read_domain(self.n_features_in_)
-        if self._has_given_domain:
+        parameters = self._parameters
+        parameters.check_rates(facts.n)
+        domain = parameters.domain(self.n_features_in_, self._n_categories)
+        if parameters.has_given_domain:
             check_box_inside(self, facts.box, domain)
-        self._model = StreamModel(self._new_stream(shape, domain, self._policy_of_table(), seed))
+        self._model = StreamModel(self._new_stream(shape, domain, parameters.policy_of_table(), seed))
 
         def labels_of(ids: Array) -> Labels:
             return Labels([None] * len(ids) if facts.has_row_numbers else ids.tolist(), np.full(len(ids), np.nan), -inf)
@@ -597,221 +403,61 @@ class StreamingMPF(ForestDetector):
                     with self._drafted() as draft:
                         return draft._begin(X, keys, times, task, sample_weight)
         rows, texts = read_coded(self, X, reset=False, at_least=0, allow_missing=self._allows_missing)
-        stream = self._continued()
-        stamps, names = self._read_labels(stream, len(rows), keys, times)
+        self._continued()
+        model = self._model
+        new = self._read_labels(model.stream, rows, keys, times)
+        weights = read_sample_weight(sample_weight, len(rows))
         if texts:
             with self._changing():
                 self._note(texts)
-        return self._learn_weighted(stream, rows, names, stamps, task, sample_weight)
+        return self._learn(model, new, weights, task)
 
     def _begin(
         self, X: Any, keys: Any, times: Any, task: LearnTask, sample_weight: Any = None
     ) -> tuple[Detections, Key | None]:
         self._validate_params()
         rows = read_rows(self, X, reset=True, allow_missing=self._allows_missing)
-        policy, seed = self._policy_of_stream(), self._seed()
-        stream = self._new_stream(rows.shape, self._read_domain(rows.shape[1]), policy, seed)
-        stamps, names = self._read_labels(stream, len(rows), keys, times)
+        parameters = self._parameters
+        policy, seed = parameters.policy_of_stream(), parameters.seed()
+        domain = parameters.domain(rows.shape[1], self._n_categories)
+        stream = self._new_stream(rows.shape, domain, policy, seed)
+        new = self._read_labels(stream, rows, keys, times)
+        weights = read_sample_weight(sample_weight, len(rows))
         self._model = StreamModel(stream)
-        return self._learn_weighted(stream, rows, names, stamps, task, sample_weight)
+        return self._learn(self._model, new, weights, task)
 
-    def _learn_weighted(
-        self, stream: Stream, rows: Array, names: list[Key | None], stamps: Array, task: LearnTask, sample_weight: Any
+    def _learn(
+        self, model: StreamModel, rows: NewRows, weights: Array | None, task: LearnTask
     ) -> tuple[Detections, Key | None]:
-        """Learn weighted rows; the results of a row are those before its first copy."""
-        if sample_weight is None:
-            return self._learn(stream, rows, names, stamps, task)
-        with self._writing(stream):
-            copies, n_random_draws = self._copies_that_follow(
-                sample_weight, len(rows), int(stream.seeds[0]), self._model.n_random_draws
-            )
-            if copies is not None:
-                self._check_copies(stream, rows, copies, names)
-            self._model.n_random_draws += n_random_draws
-        if copies is None:
-            return self._learn(stream, rows, names, stamps, task)
-        if task.is_judged:
-            self._seed_calibration(stream, [])
-        answers: list[Detections] = []
-        key, is_learned = None, copies > 0
-        ends = [*(np.flatnonzero(np.diff(is_learned)) + 1).tolist(), len(rows)] if task.is_scored else [len(rows)]
-        for start, stop in zip([0, *ends[:-1]], ends, strict=True):
-            if task.is_scored and start < stop and not is_learned[start]:
-                answers += [self._detect_ahead(stream, rows[i : i + 1], task) for i in range(start, stop)]
-                continue
-            for places, turns in forests.copies.parts(copies[start:stop], np.zeros(stop - start, np.int64)):
-                own = places + start
-                part = rows[own], copied_keys([names[i] for i in own.tolist()], turns=turns), stamps[own]
-                found, key = self._learn(stream, *part, task)
-                answers.append(found.select(np.flatnonzero(turns == 0)) if task.is_scored else found)
-        return Detections.joined(answers), key
+        """Learn validated rows; return the results of the task, and the key of the last row if it is held."""
+        writing = partial(self._writing, model.stream)
+        access = Access(self._frozen, writing, lambda: self._query, self._check_inside, self._as_explained)
+        learner = Learner(model, access, task)
+        return learner.learn(rows) if weights is None else learner.learn_weighted(rows, weights)
 
-    def _check_copies(self, stream: Stream, rows: Array, copies: Array, names: list[Key | None]) -> None:
-        """Raise, before any row is learned, if one of them is invalid."""
-        check_countable(stream.store.n_seen, int(copies.sum()))
-        if any(name is not None for name in names):
-            stream.store.check_keys(copied_keys(names, copies))
-        self._check_inside(rows[copies > 0])
+    def _as_explained(self, rows: Array) -> ExplainedRows:
+        names = self._feature_names
+        return ExplainedRows(rows, names, np.arange(len(names)), self.encoding_)
 
     def _check_inside(self, rows: Array) -> None:
         low, high = self.forest_.domain[:, -1]
         if low <= high:  # only added features, which are last, have no bounds
             check_rows_inside(self, rows, self.forest_.domain)
 
-    def _learn(
-        self, stream: Stream, rows: Array, names: list[Key | None], stamps: Array, task: LearnTask
-    ) -> tuple[Detections, Key | None]:
-        if task.is_explained and len(rows) > _FEW:
-            return self._learn_and_replay(stream, rows, names, stamps, task)
-        self._check_inside(rows)
-        if task.is_judged:
-            self._seed_calibration(stream, names)
-        ends = [
-            *self._model.places_alone(rows, task, self._query),
-            len(rows),
-        ]  # of runs of rows that are learned together
-        answers: list[Detections] = []
-        start, key = 0, None
-        # more than one iteration only if rows are learned one by one, or if a handler ignored Ctrl-C
-        while start < len(rows):
-            stop = ends[bisect_left(ends, start)]
-            part = slice(start, max(stop, start + 1))
-            labels = names[part], stamps[part]
-            ahead = self._detect_ahead(stream, rows[part], task) if stop == start else None
-            with self._writing(stream) as is_interrupted:
-                came = stream.store.n_seen
-                check_countable(came, len(rows) - start)
-                stream.store.check_keys(names[start:])
-                query, model = self._query, self._model
-                answers.append(model.learn(rows[part], *labels, task, query, ahead, is_interrupted))
-                start += stream.store.n_seen - came
-                key = stream.store.newest_key
-        return Detections.joined(answers), key
-
-    def _learn_and_replay(
-        self, stream: Stream, rows: Array, names: list[Key | None], stamps: Array, task: LearnTask
-    ) -> tuple[Detections, Key | None]:
-        """Learn rows together, and explain the flagged ones by replaying the rows on a copy."""
-        before = deepcopy(self)
-        detected, key = self._learn(stream, rows, names, stamps, task._replace(is_explained=False))
-        explanations, start = {}, 0
-        for i in np.flatnonzero(detected.is_anomaly).tolist():
-            part = slice(start, i)
-            before._learn(before._stream, rows[part], names[part], stamps[part], LearnTask())
-            explanations[i] = before._explanation(rows[i : i + 1], detected.row(i))
-            start = i
-        return detected._replace(explanations=explanations), key
-
-    def _detect_ahead(self, stream: Stream, row: Array, task: LearnTask) -> Detections:
-        """Return the results for a single row before it is learned."""
-        if not task.is_scored:
-            return NOTHING
-        with self._frozen():
-            detected = self._model.detect_ahead(row, task, self._query)
-        if not (task.is_explained and detected.is_anomaly[0]):
-            return detected
-        return detected._replace(explanations={0: self._explanation(row, detected)})
-
-    def _explanation(self, row: Array, detected: Detections) -> Explanation:
-        """Explain a flagged row, given the threshold it was compared with."""
-        names = self._feature_names
-        given = ExplainedRows(row, names, np.arange(len(names)), self.encoding_)
-        with self._frozen():
-            return self._model.explanation(given, detected, self._query)
-
-    def _seed_calibration(self, stream: Stream, names: list[Key | None]) -> None:
-        """Seed the calibration scores of a stream with those of the points held, if there are any."""
-        if len(stream.calibration) or not stream.n_points or not stream.keeps_points:
-            return
-        with self._writing(stream):
-            stream.store.check_keys(names)  # raise before changing anything
-            self._model.seed_calibration(self._query)
-
     @staticmethod
-    def _read_labels(stream: Stream, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:
-        """Return the times and keys of rows."""
+    def _read_labels(stream: Stream, rows: Array, keys: Any, times: Any) -> NewRows:
+        """Return rows with their keys and times."""
         if keys is not None and stream.rules.policy is None:
             raise ValueError("a forest with window=None holds no points and takes no keys: omit keys or set a window")
-        return read_stamps(times, n_rows, needed=stream.store.policy.needs_times), read_keys(keys, n_rows)
+        stamps = read_stamps(times, len(rows), needed=stream.store.policy.needs_times)
+        return NewRows(rows, read_keys(keys, len(rows)), stamps)
 
     def _new_stream(
         self, shape: tuple[int, ...], domain: Array, policy: Policy | None, seed: np.random.SeedSequence
     ) -> Stream:
         """Return a stream with the current parameters for rows of this shape."""
-        self._check_rates()
-        if policy is None and self._max_depth is None:
-            raise ValueError("window=None needs trees of limited depth: set max_depth in tree=, or set a window")
-        n_rows, n_features = shape
-        plan = self._plan(unmeasured(n_features, None), domain, seed)
-        sizes, n_calibration = self._sizes_in_stream(policy, n_rows), n_to_calibrate(self.false_alarm_rate)
-        score = self._chosen_score
-        rules = forests.stream.Rules(plan, policy, self._prior, self._grid, score, sizes, n_calibration, self._damping)
-        return forests.stream.Stream(rules)
-
-    def _sizes_in_stream(self, policy: Policy | None, n_rows: int) -> Array:
-        """Return the sample size of each tree, for a stream that starts with `n_rows` rows.
-
-        Trees use all points if none are held to sample from, or if the domain is the box of all points.
-        """
-        if policy is None or self._is_closed:
-            return np.full(self.n_estimators, EVERY)
-        is_table = isinstance(self.window, str) and isinstance(policy, Reservoir)
-        most = min(policy.n or n_rows, n_rows) if is_table else policy.n
-        sizes = self._sizes_of_samples(most)
-        return np.where(sizes < (most or EVERY), sizes, EVERY)
-
-    @contextmanager
-    def _with_points(self) -> Iterator[Stream]:
-        """Yield the stream while it cannot change."""
-        self._check_fitted()
-        stream = self._stream
-        with self._frozen():
-            if not stream.keeps_points:
-                raise AttributeError("a forest with window=None holds no points")
-            yield stream
-
-    def _sizes_of_samples(self, n_rows: int | None) -> Array:
-        """Return the sample size of each tree, given the most points held, None if unlimited."""
-        most = EVERY if n_rows is None else n_rows
-        if self.max_samples is None:
-            return np.full(self.n_estimators, most)
-        if isinstance(self.max_samples, str):
-            sizes = _SIZES_WITH_CATEGORIES if self._n_categories else _SAMPLE_SIZES
-            return np.minimum(np.resize(sizes, self.n_estimators), max(most // 2, 1))
-        if isinstance(self.max_samples, Integral):
-            return np.full(self.n_estimators, min(int(self.max_samples), most))
-        if n_rows is None:
-            raise ValueError(
-                f"max_samples={self.max_samples} is a share of the points held, but this window does not limit their "
-                "number: set max_samples to an integer, or limit the number of points in the window"
-            )
-        return np.full(self.n_estimators, max(int(self.max_samples * n_rows), 1))
-
-    @contextmanager
-    def _writing(self, stream: Stream) -> Iterator[Callable[[], bool]]:
-        """Change `stream` exclusively and atomically, deferring Ctrl-C; yield whether it was pressed."""
-        with uninterrupted() as is_interrupted, self._lock.writing():
-            if self._stream is not stream:
-                raise RuntimeError("another thread has fitted this forest at the same time: nothing was changed")
-            self._model.leave_snapshots()
-            yield is_interrupted
-
-    def _policy_of_table(self) -> Policy | None:
-        """Return the retention policy for a table: by default as many points as the threshold and the trees need."""
-        if not isinstance(self.window, str):
-            return self._policy_of_stream()
-        wanted = int(self.max_samples) if isinstance(self.max_samples, Integral) else 0
-        least = n_to_calibrate(self.false_alarm_rate) if self.false_alarm_rate is not None else 0
-        return Reservoir(max(_LEAST_HELD, wanted, least))
-
-    def _policy_of_stream(self) -> Policy | None:
-        if isinstance(self.window, str):
-            return Window(forests.stream.WARM_UP)
-        return None if self.window is None else as_policy(self.window)
-
-    @property
-    def _stream(self) -> Stream:
-        return self._model.stream
+        columns = self._n_categories, self._order
+        return self._parameters.new_stream(shape, domain, policy, seed, *columns)
 
     @property
     def _score(self) -> Score:
@@ -824,23 +470,10 @@ class StreamingMPF(ForestDetector):
                 self._stream.check_consistent()
             yield
 
-    def _continued(self) -> Stream:
-        """Return the stream to change; raise ValueError if it is frozen."""
-        self._check_fitted()
-        if self._stream.is_frozen:
-            raise ValueError(
-                "this model was fitted on a table by an earlier version and holds no points: it can score, but not "
-                "learn or delete. Fit it again"
-            )
-        return self._stream
-
     def _domain_around(self, rows: Array) -> Array:
         """Return the domain of a stream that starts with these rows; raise ValueError if a row is outside."""
-        domain = self._read_domain(rows.shape[1])
-        if self._has_given_domain:
+        parameters = self._parameters
+        domain = parameters.domain(rows.shape[1], self._n_categories)
+        if parameters.has_given_domain:
             check_rows_inside(self, rows, domain)
         return domain
-
-    def _read_domain(self, n_features: int) -> Array:
-        """Return the domain of a stream; empty if it is the bounding box of the points held."""
-        return self._given_domain(n_features) if self._has_given_domain else empty_box(n_features, self._n_categories)

@@ -175,7 +175,7 @@ class TableFit(Generic[Kind]):
         n_features = self._draft.n_features_in_
         chosen = read_categorical(detector.categorical_features, names, n_features, lambda: of_categorical_type)
         self._draft.encoding_ = Categories(chosen, n_features) if chosen else None
-        self._seed = detector._seed()  # drawn once for all passes
+        self._seed = detector._parameters.seed()  # drawn once for all passes
         self._read = PartReader(_blank(self._draft))
         self.look = SurveyTask(self._read, self._inquiry())
         self.weigh = WeighTask(self.look.inquiry.seed)
@@ -185,7 +185,7 @@ class TableFit(Generic[Kind]):
         draft = self._draft
         if isinstance(draft, BatchMPF):
             return draft._inquiry()
-        policy = draft._policy_of_table()
+        policy = draft._parameters.policy_of_table()
         if policy is None or not policy.is_uniform:
             raise ValueError(
                 f"window={draft.window!r} depends on the order of the rows or needs all of them at once, so it does "

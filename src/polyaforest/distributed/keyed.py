@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from polyaforest.detectors import StreamingMPF, loads
 from polyaforest.judge.judge import Judge
-from polyaforest.judge.judgement import Judgement, RowLayout, StreamRow, score
+from polyaforest.judge.judgement import Judgement, score
 from polyaforest.judge.models import Detector, Entry
 from polyaforest.tables.categories import code_of
+from polyaforest.tables.rows import RowLayout, StreamRow
 
 __all__ = ["KeyedJudge", "KeyedResult", "State", "Status", "default_detector"]
 

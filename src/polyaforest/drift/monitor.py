@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyaforest.detectors import SeriesMPF, StreamingMPF
 from polyaforest.drift.changes import MIN_REFERENCE, Change, RunLengths, Trace
-from polyaforest.forest.parameters import decode, encode, encode_columns
+from polyaforest.forest.json_parameters import decode, encode, encode_columns
 from polyaforest.forest.point_store import Key
 from polyaforest.forest.thresholds import Detections
 from polyaforest.kernels.arrays import Array

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import betaincinv
 
 from polyaforest.forest import attribute, posterior, score
+from polyaforest.forest.pairs import RarePair
 from polyaforest.forest.point_store import Key
 from polyaforest.kernels.arrays import LEAST_LOG, NONE, Array, Forest, Posterior
 from polyaforest.kernels.attribution import HIGH, LOW
 from polyaforest.kernels.boxes import answers
 from polyaforest.tables.categories import Categories
+from polyaforest.util import numbers
 
 MOST_ROWS = 512  # rows to compute quantiles from
 _PAIRS = 200  # pairs of a tree and a point that estimate the typical attributions, to about 0.2 bits in total
@@ -22,7 +25,7 @@ _GOLDEN = (5**0.5 - 1) / 2  # its multiples are spread evenly modulo 1
 _MOST_LEAVES = 4096  # leaves to estimate the distribution of points from
 N_QUANTILES = 41
 _SHARES = np.linspace(0, 1, N_QUANTILES)  # levels of the quantiles
-_USUAL = slice(2, None, 36)  # the quantiles that enclose nine points in ten
+_LOW, _MIDDLE, _HIGH = 2, N_QUANTILES // 2, N_QUANTILES - 3  # quantiles that enclose nine points in ten; the median
 _INTERVAL = np.array([0.05, 0.95])  # quantiles of the posterior of a share
 _AGREED = 0.9  # share of a side's bits, over trees, beyond the bound of a region
 _STEPS_BEYOND = 9  # values tried between the known ones and the row's own
@@ -39,11 +42,7 @@ class Reference(NamedTuple):
     quantiles: Array  # (41, D): quantiles at equally spaced levels; NaN for categories
     n_known: int  # points that quantiles and shares are estimated from
     common: dict[int, Array] = {}  # noqa: RUF012 -- codes of each categorical column, most common first
-
-    @property
-    def usual(self) -> Array:
-        """The range of nine points in ten for each feature, (2, D)."""
-        return self.quantiles[_USUAL]
+    is_count: Array | None = None  # bool (D,): whether all values are whole and not negative; None if unknown
 
 
 def quantiles_of(rows: Array, counts: Array | None = None) -> Array:
@@ -77,7 +76,8 @@ def derive(forest: Forest, world: Array, points: Array | None, quantiles: Array 
     if not n_known:
         return Reference(np.zeros((len(_SHARES), forest.weights.shape[1])), 0)
     if points is not None:
-        return Reference(quantiles_of(points) if quantiles is None else quantiles, max(len(points), n_known))
+        known = quantiles_of(points) if quantiles is None else quantiles
+        return Reference(known, max(len(points), n_known), is_count=numbers.are_counts(points))
     lower, upper, counts = _counted_boxes(forest, world)
     if not (lower < upper).any():
         n_known = max(len(np.unique(lower, axis=0)), n_known)
@@ -187,6 +187,20 @@ class CategoryCount(NamedTuple):
     given: int | None = None
 
 
+class PairCount(NamedTuple):
+    """How often a rare pair of values occurs among the rows with the second one.
+
+    Both are categories, or the first is a number above `low` and at most `high`.
+    """
+
+    first: int
+    second: int
+    low: float
+    high: float
+    n: int
+    n_rows: int
+
+
 class ExplainingForest(Protocol):
     """A forest that never changes, as explanations need it."""
 
@@ -210,6 +224,9 @@ class ExplainingForest(Protocol):
     @property
     def rows(self) -> Array | None:
         """Rows to count categories in; None if no rows are held."""
+
+    def rarest_pair(self, row: Array) -> RarePair | None:
+        """Return the pair of values of a row that costs bits because it is rare."""
 
 
 @dataclass(frozen=True)
@@ -235,15 +252,21 @@ class Snapshot:
         """The distribution of the points."""
         return self.source.reference
 
-    @property
-    def usual(self) -> Array:
-        """The range of nine points in ten for each feature, (2, D); NaN for categories."""
-        usual = self.reference.usual
-        if self.categories is None:
-            return usual
-        usual = usual[:, self.categories.places]
-        usual[:, list(self.categories.columns)] = np.nan
-        return usual
+    def band(self, k: int) -> tuple[float, float, float]:
+        """Return the low end of the usual range of a feature, its median and the high end; NaN for a category.
+
+        The usual range has nine points in ten. For counts, all three are whole numbers.
+        """
+        if self.is_category(k):
+            return nan, nan, nan
+        column = self.reference.quantiles[:, self._place(k)]
+        low, median, high = float(column[_LOW]), float(column[_MIDDLE]), float(column[_HIGH])
+        return numbers.whole_band(low, median, high) if self.is_count(k) else (low, median, high)
+
+    def is_count(self, k: int) -> bool:
+        """Return whether all known values of a feature are whole and not negative."""
+        is_count = self.reference.is_count
+        return is_count is not None and not self.is_category(k) and bool(is_count[self._place(k)])
 
     def common(self, k: int) -> Array:
         """Return the known codes of a categorical column, most common first."""
@@ -301,6 +324,30 @@ class Snapshot:
             if rarer > rarest:
                 rarest, pair = rarer, CategoryCount(n_both, n_other, c)
         return pair or CategoryCount(n_all, n)
+
+    def rarest_pair(self, row: Array) -> PairCount | None:
+        """Return the pair of values of a row that costs bits because it is rare, and how often it occurs.
+
+        Rows with the second value are counted: a category, and of two the one that determines the other column better.
+        """
+        pair = None if self.categories is None else self.source.rarest_pair(self._inner(row))
+        points = self.source.rows
+        if pair is None or points is None or self.categories is None:
+            return None
+        has = [self._within(points, *side) for side in zip(*pair, strict=True)]
+        first, second = 0, 1
+        if pair.columns[0] >= self.categories.n_numeric:
+            in_other = [_most_common(points[has[0], pair.columns[1]]), _most_common(points[has[1], pair.columns[0]])]
+            if in_other[0] * has[1].sum() > in_other[1] * has[0].sum():
+                first, second = 1, 0
+        features = self.categories.order[list(pair.columns)].tolist()
+        both, n_rows = int((has[0] & has[1]).sum()), int(has[second].sum())
+        return PairCount(features[first], features[second], pair.low[first], pair.high[first], both, n_rows)
+
+    def _within(self, points: Array, place: int, low: float, high: float) -> Array:
+        """Return which points have a category, or a number in a range."""
+        column = points[:, place]
+        return np.asarray((column > low) & (column <= high) if low < high else column == low)
 
     def _has(self, points: Array, row: Array, k: int) -> Array:
         """Return which points have the category of a row."""
@@ -374,25 +421,39 @@ class Snapshot:
         return tuple(codes[best[scores[best] >= self.offset]].tolist()) or None
 
     def _normal_range(self, row: Array, k: int, own: float) -> tuple[float, float] | None:
-        """Return the range of normal values of feature `k` nearest to the row's `own`, refined at its ends."""
-        values = self._known_values(k)
-        nearest = np.clip(own, values[0], values[-1])
-        values = np.unique(np.concatenate([values, np.linspace(nearest, own, _STEPS_BEYOND)]))
+        """Return the range of normal values of feature `k` nearest to the row's `own`, on the side of the median.
+
+        It contains values that are closer to the median than `own`, and none beyond `own`. Return None if there is no
+        such range.
+        """
+        known, median = self._known_values(k), self.band(k)[1]
+        sign = 1.0 if own > median else -1.0  # of the way from the median to the row's value
+        nearest = np.clip(own, known[0], known[-1])
+        outward = np.unique(sign * np.concatenate([known, [median], np.linspace(nearest, own, _STEPS_BEYOND)]))
+        values = sign * outward[outward <= sign * own]  # ends with `own`
         is_normal = self._scores_at(row, k, values) >= self.offset
-        if not is_normal.any():
+        is_closer = np.abs(values - median) < abs(own - median)
+        found = np.flatnonzero(is_normal & (is_closer | (values == own)))
+        if not found.size:
             return None
-        closest = int(np.argmin(np.where(is_normal, np.abs(values - own), np.inf)))
-        first = last = closest
+        first = last = int(found[-1])
         while first > 0 and is_normal[first - 1]:
             first -= 1
-        while last + 1 < len(values) and is_normal[last + 1]:
-            last += 1
-        low, high = values[first], values[last]
-        if first > 0:
-            low = self._edge(row, k, low, values[first - 1])
-        if last + 1 < len(values):
-            high = self._edge(row, k, high, values[last + 1])
-        return float(low), float(high)
+        inner = self._edge(row, k, values[first], values[first - 1]) if first else values[first]
+        outer = self._edge(row, k, values[last], values[last + 1]) if last + 1 < len(values) else own
+        low, high = sorted((float(inner), float(outer)))
+        return self._limited(low, high, k, own)
+
+    def _limited(self, low: float, high: float, k: int, own: float) -> tuple[float, float] | None:
+        """Return a normal range without values that the column never has; None unless it is closer to the median."""
+        if self.reference.quantiles[0, self._place(k)] >= 0:
+            low = max(low, 0.0)
+        median, is_own = self.band(k)[1], low <= own <= high
+        if self.is_count(k) and low <= high:
+            low, high = np.ceil(low), np.floor(high)
+            low, high = (min(low, own), max(high, own)) if is_own else (low, high)
+        is_closer = low <= high and min(abs(min(max(median, low), high) - median), np.inf) < abs(own - median)
+        return (float(low), float(high)) if is_closer else None
 
     def _edge(self, row: Array, k: int, normal: float, anomalous: float) -> float:
         """Return the last normal value of feature `k` between a normal and an anomalous one."""
@@ -423,6 +484,11 @@ class Snapshot:
         if self.categories is not None:
             apart[:, self.categories.n_numeric :] = apart[:, self.categories.n_numeric :] > 0
         return apart
+
+
+def _most_common(codes: Array) -> int:
+    """Return how often the most common code occurs."""
+    return int(np.unique(codes, return_counts=True)[1].max(initial=0))
 
 
 def _agreed(bounds: Array, weights: Array, side: int) -> float:

@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
 from textwrap import wrap
@@ -19,67 +18,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
+from polyaforest.explain import words
+from polyaforest.explain.parts import MOST_LINES, SIDES, Attribution, ContextWindow
 from polyaforest.kernels.arrays import Array
 from polyaforest.tables.categories import Categories
-from polyaforest.util.text import json_shown, label, width
+from polyaforest.util import numbers
+from polyaforest.util.text import json_shown, label
 
 if TYPE_CHECKING:
     from polyaforest.explain.context import CategoryCount, RegionCondition, Snapshot
 
-__all__ = ["Attribution", "ContextWindow", "Explanation", "Explanations"]
+__all__ = ["Explanation", "Explanations"]
 
 _LEAST_BITS = 0.5  # features with fewer bits are not reported, and rows with a smaller excess report no feature
 _LEAST_SHARE = 0.1  # features with a smaller share of the largest attribution are not reported
 _SURE_EXCESS = 1.0  # rows with this excess report at least one feature
 _MOST_ATTRIBUTIONS = 5
 _OTHER_SIDE = 0.25  # a side with this share of a feature's bits also bounds the region
-_MOST_LINES = 8  # features shown
+_MOST_ROWS = 20  # shown in a notebook
 _WIDTH = 96  # characters per line of text
-_BAR = 20  # width of the longest bar, in characters
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-_SIDES = ("low", "high")
 _MOST_NAMED = 3  # categories listed as usual or as normal
 _RARE = 0.05  # a category in at most this share of rows is rare
-_MANY_BITS = math.log2(1e6)
 _NO_MATH = "tex2jax_ignore mathjax_ignore"  # notebooks would typeset names with dollar signs as formulas
-
-
-class Attribution(NamedTuple):
-    """A feature with a large contribution to the surprise of a row."""
-
-    feature: int  # column index
-    name: str
-    value: Any  # a number, or the text of a category
-    bits: float  # contribution to the surprise, beyond that of a typical point
-    side: str  # "low" or "high"; for a category "new" (never seen), "rare" or "unusual"
-    usual: tuple[Any, ...]  # the range of nine points in ten, or the most common categories
-    expected: tuple[Any, ...] | None  # the nearest values that would be normal; None if there are none
-    seen: str = ""  # for a category, its frequency: "seen in 1 of 2,048 rows with merchant = Grocer"
-
-    @property
-    def is_category(self) -> bool:
-        """Whether the feature is categorical."""
-        return self.side not in _SIDES
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields by name; `seen` only for categories."""
-        facts = self._asdict()
-        return facts if self.is_category else {name: fact for name, fact in facts.items() if name != "seen"}
-
-
-class ContextWindow(NamedTuple):
-    """The steps of a time series up to the explained reading, oldest first.
-
-    The last steps have a forecast, made from the readings before them; it is NaN at earlier steps.
-    """
-
-    channels: list[str]
-    times: Array  # float64 (n_steps,), NaN if unknown
-    readings: Array  # float64 (n_steps, n_channels)
-    mean: Array  # forecast, of the same shape
-    low: Array  # nine readings in ten were expected between `low` and `high`
-    high: Array
-    bits: Array  # contribution of each step to the surprise, of the same shape
 
 
 class _Words(NamedTuple):
@@ -91,6 +51,7 @@ class _Words(NamedTuple):
     share_interval: tuple[float, float]
     similar: list[tuple[int | str, Array]]
     usual: Array
+    medians: Array  # of each feature
     common: dict[int, list[str]]  # categories of each categorical column, most common first
 
 
@@ -124,7 +85,8 @@ class Explanation:
     similar : list of (key, values)
         The most similar normal points, if the forest holds points.
     summary : str
-        What is unusual about the context window of a time series; empty for other rows.
+        What is unusual about the context window of a time series; for other rows the pair of values that rarely occurs,
+        such as "currency = USD with country = DE: 2 of 2,031 rows". Empty if there is none.
     context : ContextWindow or None
         That context window and its forecast; None for other rows.
     """
@@ -155,6 +117,28 @@ class Explanation:
         return self._words.attributions
 
     @property
+    def readings(self) -> list[Attribution]:
+        """The attributions by column of the table, largest first.
+
+        For a context window, these are the channels with their newest reading, `usual` and `median` of the forecast,
+        and the bits of all steps. For other rows they are `attributions`.
+        """
+        context = self.context
+        if context is None:
+            return self.attributions
+        bits = context.bits.sum(axis=0)
+        order = np.argsort(-bits, kind="stable")[:_MOST_ATTRIBUTIONS]
+        shown = [int(c) for c in order if bits[c] >= max(_LEAST_BITS, _LEAST_SHARE * bits[order[0]])]
+        return [self._reading(context, c, float(bits[c])) for c in shown or order[:1].tolist()]
+
+    @staticmethod
+    def _reading(context: ContextWindow, c: int, bits: float) -> Attribution:
+        value, (low, median, high) = float(context.readings[-1, c]), context.band(c)
+        side = SIDES[int(value > median)]
+        is_count = context.is_count is not None and bool(context.is_count[c])
+        return Attribution(c, context.channels[c], value, bits, side, (low, high), None, "", median, is_count)
+
+    @property
     def usual(self) -> Array:
         """The range of nine points in ten for each feature, (2, n_features); NaN for categories."""
         return self._words.usual
@@ -181,7 +165,7 @@ class Explanation:
         if not conditions:
             return "no feature stands out"
         texts = [self._condition_in_words(k) for k in dict.fromkeys(condition.feature for condition in conditions)]
-        return f"{' and '.join(texts)}: {_share_in_words(self.share, self.share_interval)}"
+        return f"{' and '.join(texts)}: {words.share_of_points(self.share, self.share_interval)}"
 
     def fold(self, n_steps: int) -> Array:
         """Return `parts` by time step, if the row consists of `n_steps` consecutive steps: (n_steps, n_channels)."""
@@ -201,6 +185,25 @@ class Explanation:
 
     # ---- looking up -------------------------------------------------------------------------------------------------
 
+    def describe_pair(self) -> None:
+        """Set the summary if a pair of values is rare."""
+        pair = None if self.snapshot is None or self.row is None else self.snapshot.rarest_pair(self.row)
+        if pair is None:
+            return
+        name, given = self._name(pair.first), f"{self._name(pair.second)} = {self._text_of(pair.second)}"
+        if self.is_category(pair.first):
+            what = f"{name} = {self._text_of(pair.first)}"
+        else:
+            ends = (numbers.number(end, abs(end)) for end in (pair.low, pair.high))
+            low, high = (end if math.isfinite(bound) else "" for end, bound in zip(ends, pair[2:4], strict=True))
+            what = f"{name} {f'{low}–{high}' if low and high else f'up to {high}' if high else f'above {low}'}"
+        self.summary = f"{what} with {given}: {pair.n:,} of {pair.n_rows:,} rows"
+
+    def _text_of(self, k: int) -> str:
+        """Return the category of the row in column `k`, which may be imputed."""
+        assert self.row is not None
+        return label(self._texts([float(self.row[k])])[0]) or '""'
+
     def materialise(self) -> Explanation:
         """Compute the text now, and release the copy of the forest that it needs."""
         self._words  # noqa: B018 - computed and cached
@@ -219,12 +222,14 @@ class Explanation:
         attributions = [
             self._attribute_to_category(k, common[k], expected[k], seen[k])
             if self.is_category(k)
-            else self._attribute_to_number(k, snapshot.usual[:, k], expected[k])
+            else self._attribute_to_number(k, snapshot, expected[k])
             for k in columns
         ]
-        words = _Words(attributions, conditions, share, interval, snapshot.similar(row), snapshot.usual, common)
+        bands = np.array([snapshot.band(k) for k in range(len(self.names))]).T
+        similar = snapshot.similar(row)
+        found = _Words(attributions, conditions, share, interval, similar, bands[[0, 2]], bands[1], common)
         self.snapshot = None  # release the forest
-        return words
+        return found
 
     def _conditions(
         self, snapshot: Snapshot, row: Array, columns: list[int], seen: dict[int, CategoryCount | None]
@@ -240,10 +245,17 @@ class Explanation:
         found += [snapshot.same(row, k) for k, known in seen.items() if known is not None]
         return sorted(found, key=lambda condition: columns.index(condition.feature))
 
-    def _attribute_to_number(self, k: int, usual: Array, expected: tuple[float, ...] | None) -> Attribution:
-        side = _SIDES[int(self.high[k] >= self.low[k])]
-        ends = (float(usual[0]), float(usual[1]))
-        return Attribution(k, self.names[k], float(self.values[k]), float(self.parts[k]), side, ends, expected)
+    def _attribute_to_number(self, k: int, snapshot: Snapshot, expected: tuple[float, ...] | None) -> Attribution:
+        value, (low, median, high) = float(self.values[k]), snapshot.band(k)
+        side = SIDES[int(self.high[k] >= self.low[k])]
+        if numbers.is_beyond(value, low, high):
+            side = SIDES[int(value > high)]
+        elif value != median:
+            side = SIDES[int(value > median)]
+        is_count = snapshot.is_count(k)
+        return Attribution(
+            k, self.names[k], value, float(self.parts[k]), side, (low, high), expected, "", median, is_count
+        )
 
     def _attribute_to_category(
         self, k: int, common: list[str], expected: tuple[float, ...] | None, seen: CategoryCount | None
@@ -253,8 +265,8 @@ class Explanation:
             side = "new"
         normal = None if expected is None else tuple(self._texts(expected))
         usual = tuple(common[:_MOST_NAMED])
-        words = "" if seen is None else self._seen_in_words(seen)
-        return Attribution(k, self.names[k], self.values[k], float(self.parts[k]), side, usual, normal, words)
+        frequency = "" if seen is None else self._seen_in_words(seen)
+        return Attribution(k, self.names[k], self.values[k], float(self.parts[k]), side, usual, normal, frequency)
 
     def _seen_in_words(self, seen: CategoryCount) -> str:
         if seen.given is None:
@@ -297,7 +309,17 @@ class Explanation:
         """Format a value of feature `k` with as many digits as its usual range needs; a category as its text."""
         if self.is_category(k):
             return "missing" if value is None else label(value) or '""'
-        return _number(float(value), float(self.usual[1, k] - self.usual[0, k]))
+        return numbers.number(float(value), self._scale(k))
+
+    def _scale(self, k: int) -> float:
+        """Return the scale at which feature `k` is printed: its usual range, or less if its value is near a bound."""
+        bounds = [*self.usual[:, k].tolist(), *self._bounds.get(k, ())]
+        return numbers.scale_of(float(self.values[k]), bounds, float(self.usual[1, k] - self.usual[0, k]))
+
+    @cached_property
+    def _bounds(self) -> dict[int, tuple[float, ...]]:
+        """Ends of the normal ranges of the reported features."""
+        return {one.feature: one.expected or () for one in self.attributions if not one.is_category}
 
     def _listed(self, texts: Sequence[str]) -> str:
         """List categories, shortened."""
@@ -307,13 +329,20 @@ class Explanation:
 
     def _range(self, k: int, ends: tuple[float, float]) -> str:
         low, high = (self.format_value(k, end) for end in ends)
-        return low if low == high else f"{low} to {high}" if "-" in low + high else f"{low}–{high}"
+        return numbers.between(low, high)
 
     def format_usual(self, k: int) -> str:
         """Format the usual range of feature `k`, or its most common categories."""
         if self.is_category(k):
             return self._listed(self._words.common[k])
         return self._range(k, (float(self.usual[0, k]), float(self.usual[1, k])))
+
+    def format_typical(self, k: int) -> str:
+        """Format the median and the usual range of feature `k`: "about 45 (12–80)"; of a category, the most common."""
+        if self.is_category(k):
+            return self.format_usual(k)
+        low, high, median = (self.format_value(k, end) for end in (*self.usual[:, k], self._words.medians[k]))
+        return numbers.band(f"about {median}" if median not in (low, high) else median, low, high)
 
     def _condition_in_words(self, k: int) -> str:
         if self.is_category(k):
@@ -332,7 +361,7 @@ class Explanation:
         word = "Anomalous" if self.is_anomaly else "Normal"
         chance = "" if self.p_value is None else f"; p = {self.p_value:.2g}"
         bits = f"{self.surprise:.1f} bits of surprise, {self.typical:.1f} are usual"
-        return f"{word}: {_odds_in_words(self.surprise - self.typical)} ({bits}{chance})"
+        return f"{word}: {words.odds(self.surprise - self.typical)} ({bits}{chance})"
 
     def _lines(self) -> tuple[list[list[str]], list[float]]:
         """Return the cells of the features to show, and their bits."""
@@ -341,15 +370,13 @@ class Explanation:
             *by_feature,
             *sorted(set(self.candidates.tolist()) - set(by_feature), key=lambda k: (-self.parts[k], k)),
         ]
-        shown = order[:_MOST_LINES] if len(order) > _MOST_LINES + 1 else order
+        shown = order[:MOST_LINES] if len(order) > MOST_LINES + 1 else order
         lines = []
         for k in shown:
             attribution = by_feature.get(k)
             expected = self.format_expected(attribution) if attribution is not None and self.is_anomaly else ""
             cells = [self._name(k), self.format_value(k, self.values[k]), f"{self.parts[k]:+.1f}"]
-            verdict = (
-                "" if attribution is None else self.format_side(attribution) if self.is_anomaly else attribution.side
-            )
+            verdict = "" if attribution is None else attribution.direction if self.is_anomaly else attribution.side
             lines.append([*cells, verdict, self.format_usual(k), expected])
         bits = [float(self.parts[k]) for k in shown]
         rest = [k for k in range(len(self.names)) if k not in shown]
@@ -358,11 +385,6 @@ class Explanation:
             lines.append([f"{len(rest)} others" if len(rest) > 1 else "1 other", "", f"{others:+.1f}", "", "", ""])
             bits.append(others)
         return lines, bits
-
-    @staticmethod
-    def format_side(attribution: Attribution) -> str:
-        """Format the side of an attribution: "too high", "rare"."""
-        return attribution.side if attribution.is_category else f"too {attribution.side}"
 
     def format_expected(self, attribution: Attribution) -> str:
         """Format the values of a feature that would be normal."""
@@ -378,12 +400,12 @@ class Explanation:
     def __str__(self) -> str:
         lines, bits = self._lines()
         most = max([*bits, 1e-300])
-        bars = [_bar(part / most) for part in bits]
+        bars = [words.bar(part / most) for part in bits]
         header = ["", "value", "bits", "", "", "usual", "would be normal" if any(line[-1] for line in lines) else ""]
         table = [header] + [[*cells[:3], bar, *cells[3:]] for cells, bar in zip(lines, bars, strict=True)]
         to_right = (False, True, True, False, False, False, False)
         sentences = [*wrap(self.verdict, _WIDTH), *wrap(self.summary, _WIDTH), *wrap(self.region, _WIDTH)]
-        report = [*sentences, "", *_aligned(table, to_right)]
+        report = [*sentences, "", *words.aligned(table, to_right)]
         if self.similar:
             report += ["", "Most similar normal points:"]
             report += [f"  {label(str(key))}: {self._values_in_words(values)}" for key, values in self.similar]
@@ -448,7 +470,8 @@ class Explanation:
             facts["summary"] = self.summary
         if self.context is not None:
             facts["context"] = {
-                name: part if isinstance(part, list) else part.tolist() for name, part in self.context._asdict().items()
+                name: part.tolist() if isinstance(part, np.ndarray) else part
+                for name, part in self.context._asdict().items()
             }
         plain: dict[str, Any] = _finite(facts)
         return plain
@@ -553,6 +576,7 @@ class Explanations(Sequence[Explanation]):
                 row=self._rows[i],
                 categories=self._categories,
             )
+            self._made[i].describe_pair()
             if len(self._made) == len(self):
                 self._snapshot = None  # release the forest
         return self._made[i]
@@ -577,7 +601,17 @@ class Explanations(Sequence[Explanation]):
         return f"<{len(self)} explanations, {int(self.is_anomaly.sum())} of anomalies>"
 
     def _repr_html_(self) -> str:
-        return "".join(explanation._repr_html_() for explanation in self)
+        if len(self) == 1:
+            return self[0]._repr_html_()
+        index = range(len(self)) if self._index is None else self._index
+        parts = [
+            f"<details{' open' * (i == 0)}><summary>Row {html.escape(label(str(index[i])))}: "
+            f"{html.escape(explanation.verdict)}</summary>{explanation._repr_html_()}</details>"
+            for i, explanation in enumerate(self[:_MOST_ROWS])
+        ]
+        n_more = len(self) - len(parts)
+        more = f"<p>{n_more:,} more: index these explanations, or see to_frame().</p>" if n_more > 0 else ""
+        return f'<div class="{_NO_MATH}">{"".join(parts)}{more}</div>'
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return `Explanation.to_dict` of each row."""
@@ -605,93 +639,11 @@ class Explanations(Sequence[Explanation]):
         return dict(vars(self))
 
 
-def read_features(features: Sequence[str | int] | None, names: list[str]) -> Array:
-    """Return the column indices of features; all by default."""
-    if features is None:
-        return np.arange(len(names))
-    if isinstance(features, str | int):
-        raise ValueError(f"features must be a list of names or column indices; got {features!r}")
-    return np.array([_column(feature, names) for feature in dict.fromkeys(features)], np.int64)
-
-
-def _column(feature: str | int, names: list[str]) -> int:
-    if isinstance(feature, str):
-        if feature in names:
-            return names.index(feature)
-        close = get_close_matches(feature, names, 1)
-        known = ", ".join(map(label, names[:_MOST_LINES])) + (", ..." if len(names) > _MOST_LINES else "")
-        raise ValueError(
-            f"there is no feature {feature!r}: {f'did you mean {close[0]!r}?' if close else f'features are {known}'}"
-        )
-    if not -len(names) <= feature < len(names):
-        raise ValueError(f"feature {feature} is out of range for {len(names)} features")
-    return range(len(names))[feature]
-
-
-# ---- words -----------------------------------------------------------------------------------------------------------
-
-
 def _fold(parts: Array, n_steps: int) -> Array:
     n_features = parts.shape[1]
     if n_steps < 1 or n_features % n_steps:
         raise ValueError(f"{n_features} features cannot be divided into {n_steps} time steps")
     return parts.reshape(len(parts), n_steps, n_features // n_steps)
-
-
-def _number(value: float, scale: float) -> str:
-    """Format a number to a few hundredths of `scale`, without trailing zeros."""
-    scale = scale if scale > 0 else abs(value)
-    if not math.isfinite(value) or scale == 0:
-        return f"{value:g}"
-    decimals = math.ceil(1.5 - math.log10(scale))
-    if abs(value) >= 1e9 * scale or not 1e-6 < abs(value) < 1e9:
-        return f"{value:.{max(3, min(decimals + math.ceil(math.log10(abs(value))), 17))}g}" if value else "0"
-    decimals = max(decimals, 0)
-    text = f"{round(value, decimals) + 0.0:.{decimals}f}"  # adding 0.0 turns -0.0 into 0.0
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _odds_in_words(bits: float) -> str:
-    """Describe how much less likely than a typical point a row with `bits` more is."""
-    if bits < 1:
-        return "as likely as a typical point"
-    if bits >= _MANY_BITS:
-        return "more than a million times less likely than a typical point"
-    times = 2.0**bits
-    rounded = round(times, 1 - math.floor(math.log10(times)))
-    return f"about {rounded:,.0f} times less likely than a typical point"
-
-
-def _share_in_words(share: float, interval: tuple[float, float]) -> str:
-    """Describe a share and its interval: "about 3 in 1,000 points fall here [1–5 in 1,000]"."""
-    whole = 10
-    while share * whole < 0.95:
-        whole *= 10
-    low, high = (_count(end * whole) for end in interval)
-    return f"about {_count(share * whole)} in {whole:,} points fall here [{low}–{high} in {whole:,}]"
-
-
-def _count(number: float) -> str:
-    return f"{number:.0f}" if number >= 0.95 or number < 0.05 else f"{number:.1f}"
-
-
-def _bar(share: float) -> str:
-    """Return a bar of block characters."""
-    eighths = round(8 * _BAR * min(max(share, 0.0), 1.0)) if math.isfinite(share) else 8 * _BAR
-    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
-
-
-def _aligned(table: list[list[str]], to_right: Sequence[bool]) -> list[str]:
-    """Return the lines of a table with aligned columns."""
-    widths = [max(width(row[c]) for row in table) for c in range(len(to_right))]
-    return [
-        "  ".join(
-            " " * (most - width(cell)) + cell if right else cell + " " * (most - width(cell))
-            for cell, most, right in zip(row, widths, to_right, strict=True)
-            if most
-        ).rstrip()
-        for row in table
-    ]
 
 
 def _finite(fact: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import Self
 import numpy as np
 
 from polyaforest.forest.severity import bits_of, tail_bits
+from polyaforest.forest.spec import spread_of
 from polyaforest.forest.thresholds import Detections, ThresholdPolicy, check_scores, conformal_p_values, raised
 from polyaforest.kernels.arrays import ALL_YES, QUESTIONS, Array, is_ascending
 from polyaforest.kernels.boxes import as_codes, count_bits
@@ -83,14 +84,17 @@ def _cubes_without(own: Array, yes: Array, no: Array) -> Array:
     return np.where(is_alone, own, np.stack([low, high])).astype(np.float64)
 
 
-def as_beyond(rows: Array, known: Array, domain: Array, n_categories: int = 0) -> Array:
+def as_beyond(rows: Array, known: Array, domain: Array, n_categories: int = 0, *, is_rescaled: bool = False) -> Array:
     """Move `rows` as far beyond the `domain`, (2, D), as they lie beyond the boxes `known`, (2, n, D).
+
+    With `is_rescaled`, distances are in lengths of these boxes, because features are weighed by the length of the
+    domain: without the row, it would be that of the box.
 
     Categories move along questions that have the same answer in the whole domain, as far as there are any.
     """
     if n_categories:
         n = rows.shape[1] - n_categories
-        numbers = as_beyond(rows[:, :n], known[..., :n], domain[:, :n])
+        numbers = as_beyond(rows[:, :n], known[..., :n], domain[:, :n], is_rescaled=is_rescaled)
         codes, (low, high), bounds = (as_codes(part[..., n:]) for part in (rows, known, domain))
         n_beyond, constant = count_bits((low & ~codes) | (codes & ~high)), ~(bounds[0] ^ bounds[1])
         for question in range(QUESTIONS):
@@ -98,7 +102,32 @@ def as_beyond(rows: Array, known: Array, domain: Array, n_categories: int = 0) -
             codes, n_beyond = codes ^ (moves << question), n_beyond - moves
         return np.hstack([numbers, codes])
     below, above = np.minimum(rows - known[0], 0.0), np.maximum(rows - known[1], 0.0)
+    if is_rescaled:
+        lengths = known[1] - known[0]
+        scale = (domain[1] - domain[0]) / np.where(lengths > 0, lengths, np.inf)
+        scale = np.where(lengths > 0, scale, 1.0)
+        below, above = below * scale, above * scale
     return np.where(below < 0, domain[0] + below, np.where(above > 0, domain[1] + above, rows))
+
+
+def beyond_others(rows: Array, points: Array, n_categories: int = 0) -> Array:
+    """Return some of the `points` as trees would place them whose feature weights had been measured without them.
+
+    Weights are inverse to the spread of the points, which a value beyond all others enlarges. So its distance from the
+    next one is multiplied by the ratio of the spreads with and without it. Other values hardly change the spread.
+    """
+    moved = rows.copy()
+    for k in range(points.shape[1] - n_categories):
+        column = points[:, k]
+        for end in (column.min(), column.max()):
+            others = column[column != end]
+            if not len(others) or len(others) != len(column) - 1:
+                continue
+            nearest = others[np.abs(others - end).argmin()]
+            scale = spread_of(column[None])[0] / spread_of(others[None])[0]
+            is_end = rows[:, k] == end
+            moved[is_end, k] = nearest + scale * (end - nearest)
+    return moved
 
 
 class RunningCalibration:

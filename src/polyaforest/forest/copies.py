@@ -32,6 +32,16 @@ def n_copies(weights: Array, ids: Array, seed: int) -> Array:
     return copies
 
 
+def n_copies_next(weights: Array, seed: int, n_random_draws: int) -> tuple[Array, int]:
+    """Return the number of copies of each of the next rows, and the number of fractional weights among them.
+
+    The number of earlier fractional weights, `n_random_draws`, determines the rounding.
+    """
+    is_rounded = is_fractional(weights)
+    ids = -1 - (n_random_draws + np.cumsum(is_rounded) - is_rounded)  # rows of a table have numbers from 0 on
+    return n_copies(weights, ids, seed), int(is_rounded.sum())
+
+
 def check_any_counts(copies: Array | None) -> None:
     """Raise if all rows have zero copies."""
     if copies is not None and not copies.any():

@@ -24,27 +24,12 @@ import numpy as np
 from polyaforest.forest.thresholds import raised
 from polyaforest.kernels.arrays import Array
 
-GRADES = (1, 2, 3, 4, 5)
-_BITS = tuple(log2(rows) for rows in (1e3, 1e4, 1e5, 1e6))  # least tail bits of grades 2 to 5
 _PARTS = (2, 4, 8, 16)  # the quantiles between which steps are measured; more than 1 in 16 anomalies distort them
 _LONGER = 1.2  # ratio of a step beyond the last quantile to the one before
 _LEAST_STEP = 0.1 * log(2)  # shorter steps are ties, not a tail
 _LEAST_SCORES = 32  # with fewer, a sixteenth is less than two scores
 _CERTAIN, _LIKELY = 0.01, 0.5  # largest number of normal rows expected to score as low, among all rows scored
 CERTAINTIES = ("certain", "likely", "borderline")
-
-
-def severity(bits: float) -> int | None:
-    """Return the grade of a flagged row, from 1 to 5, given its tail bits; None if they are NaN.
-
-    The grade never falls as the bits rise.
-
-    Examples
-    --------
-    >>> [severity(bits) for bits in (8.0, 10.0, 14.0, 17.0, 1400.0)]
-    [1, 2, 3, 4, 5]
-    """
-    return None if isnan(bits) else 1 + sum(bits >= least for least in _BITS)
 
 
 def certainty(bits: float, n_rows: int) -> str:
@@ -84,9 +69,29 @@ def bits_of(score: float, ascending: Sequence[float] | Array) -> float:
     counted = -log2((1 + bisect_right(ascending, raised(score))) / (n + 1))
     if n < _LEAST_SCORES:
         return counted
-    levels = [float(ascending[n // part]) for part in _PARTS]
-    step = max(high - low for high, low in pairwise(levels))
-    if not _LEAST_STEP <= step < inf or score >= levels[-1]:
+    end, step = _tail_of(ascending)
+    if not step or score >= end:
         return counted
-    n_steps = (levels[-1] - score) / (_LONGER * step)
-    return log2(_PARTS[-1]) + log(1 + (_LONGER - 1) * n_steps) / log(_LONGER)
+    return log2(_PARTS[-1]) + log(1 + (_LONGER - 1) * (end - score) / step) / log(_LONGER)
+
+
+def score_at(bits: float, ascending: Sequence[float] | Array) -> float:
+    """Return the log-score that has `bits` of the tail, given sorted calibration scores; inf without a visible tail.
+
+    Examples
+    --------
+    >>> calibration = np.sort(np.log(np.arange(1, 1001) / 1000))
+    >>> round(bits_of(score_at(12.0, calibration), calibration), 6)
+    12.0
+    """
+    end, step = _tail_of(ascending)
+    if not step:
+        return inf
+    return end - step * float(_LONGER ** (bits - log2(_PARTS[-1])) - 1) / (_LONGER - 1)
+
+
+def _tail_of(ascending: Sequence[float] | Array) -> tuple[float, float]:
+    """Return the last quantile and the length of the first step beyond it; 0 if the model is not supported."""
+    levels = [float(ascending[len(ascending) // part]) for part in _PARTS]
+    step = max(high - low for high, low in pairwise(levels))
+    return levels[-1], _LONGER * step if _LEAST_STEP <= step < inf else 0.0

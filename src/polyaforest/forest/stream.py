@@ -12,16 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.forest import draws, gaps, grow, imputation, learn
-from polyaforest.forest.calibration import LEAST_ROWS, RunningCalibration
+from polyaforest.forest import draws, gaps, grow, imputation, learn, posterior, score
+from polyaforest.forest.calibration import LEAST_ROWS, RunningCalibration, beyond_others
 from polyaforest.forest.columns import LateColumns
 from polyaforest.forest.integrity import POINTS_LAYOUT, check_forest, check_layout, check_sample_sizes
 from polyaforest.forest.margins import MOST_POINTS, Margins
+from polyaforest.forest.pairs import MOST_POINTS as MOST_IN_PAIRS
+from polyaforest.forest.pairs import Pairs
 from polyaforest.forest.point_store import Key, Labels, PointStore, Schedule
 from polyaforest.forest.retention import Policy, Window
 from polyaforest.forest.score_types import Score
 from polyaforest.forest.spec import Plan, Weighting, unmeasured, weighting_of_rows
-from polyaforest.forest.thresholds import Detections, ThresholdPolicy
+from polyaforest.forest.thresholds import Detections, ThresholdPolicy, tail_step
 from polyaforest.kernels.arrays import (
     EVERY,
     NONE,
@@ -44,6 +46,7 @@ from polyaforest.tables.validation import LARGEST, all_or_nothing
 
 WARM_UP = 256  # arrivals after which the weights of features are fixed
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree processes at a time
+_ROWS_PER_STEP = 128  # points whose scores show how their tail falls
 _ARRIVALS_PER_MARGINS = 1024  # arrivals between measurements of the margins; before, after powers of two
 
 
@@ -89,6 +92,7 @@ class Stream:
         self.is_frozen = False  # whether it was loaded from a file that holds trees without their points
         self.calibration = RunningCalibration(rules.n_calibration)  # log-scores of the last rows
         self.margins: Margins | None = None  # as last measured
+        self.pairs: Pairs | None = None  # of values that rarely occur together, measured with the margins
 
     @property
     def n_features(self) -> int:
@@ -284,12 +288,25 @@ class Stream:
         if len(slots) == 0:
             return np.empty(0), np.empty(0, np.int64)
         copy = deepcopy(self)
+        copy.pairs = None if self.pairs is None else self.pairs.left_out()
         others = copy._samples_without(slots[:1])
         learn.remove_points(copy.forest, copy.points, slots[:1], self._limits, n_jobs, others)
         turns = Schedule(slots, np.minimum(np.arange(1, len(slots) + 1), len(slots) - 1).astype(np.int32), slots[1:])
         rows = self.points.values[slots]
-        scores = copy._run(StreamChunk(rows, *turns), rows, self.rules.score, n_jobs, others)
+        placed = self.as_left_out(rows)
+        moved = np.flatnonzero((placed != rows).any(axis=1)).tolist()
+        prepared = gaps.Prepared.of(rows, gaps.Asked({i: placed[i : i + 1] for i in moved}, {}), turns)
+        scored = prepared.scored
+        if moved and prepared.places is not None:
+            scored[prepared.places[moved] - 1] = rows[moved]  # margins do not depend on weights
+        scores = prepared.scores(copy._run(prepared.chunk, scored, self.rules.score, n_jobs, others))
         return self.rules.score.to_log(scores), self.numbers[slots]
+
+    def as_left_out(self, rows: Array) -> Array:
+        """Return some of the points held as they would be placed by weights measured without them."""
+        if self.rules.plan.weighting.fixed is not None:
+            return rows
+        return beyond_others(rows, self.rows, self.n_categories)
 
     def judge(self, scores: Array, policy: ThresholdPolicy, came: int | None = None) -> Detections:
         """Compare scores with the calibration scores; with `came`, add the scores of rows from that arrival on."""
@@ -480,16 +497,39 @@ class Stream:
 
     # ---- margins ----------------------------------------------------------------------------------------------------
 
-    def subtract_margins(self, scores: Array, rows: Array) -> Array:
-        """Subtract the surprise of features beyond their margins from the scores of rows."""
-        costs = None if self.margins is None else self.margins.costs(rows)
-        return scores if costs is None else scores - np.log(2) * costs
+    def subtract_margins(self, scores: Array, rows: Array, *, are_left_out: bool = False) -> Array:
+        """Subtract the surprise of features beyond their margins, and of rare pairs, from the scores of rows.
+
+        Points held are scored as new rows with `are_left_out`, if the trees that scored them have not learned them.
+        """
+        pairs = self.pairs.left_out() if are_left_out and self.pairs is not None else self.pairs
+        for part in (self.margins, pairs):
+            costs = None if part is None else part.costs(rows)
+            scores = scores if costs is None else scores - np.log(2) * costs
+        return scores
+
+    def margin_attributions(self, rows: Array) -> Array | None:
+        """Return the bits that `subtract_margins` subtracts, by side and feature, (n, 2, D); None if there are none."""
+        parts = [part.attributions(rows) for part in (self.margins, self.pairs) if part is not None]
+        return sum(parts[1:], start=parts[0]) if parts else None
 
     def _measure_margins(self) -> None:
-        """Measure the margins on the points held, if the score uses them."""
-        has_margins = self.rules.score is Score.MARGINS and self.rules.policy is not None
-        points, n_categories = self.points.values[self.some_held(MOST_POINTS)], self.rules.plan.n_categories
-        self.margins = Margins.of(points, n_categories) if has_margins else None
+        """Measure the margins and the rare pairs on the points held, if the score uses them."""
+        self.margins = self.pairs = None
+        if self.rules.score is Score.MARGINS and self.rules.policy is not None:
+            n_categories = self.n_categories
+            self.margins = Margins.of(self.points.values[self.some_held(MOST_POINTS)], n_categories)
+            if n_categories:
+                self.pairs = Pairs.of(self.points.values[self.some_held(MOST_IN_PAIRS)], n_categories)
+            if self.pairs is not None and len(self.pairs.cells):
+                self.pairs = self.pairs.scaled(self._bits_per_step())
+
+    def _bits_per_step(self) -> float:
+        """Return the bits by which the share of points halves in the tail of their scores."""
+        rows = self.points.values[self.some_held(_ROWS_PER_STEP)]
+        known = posterior.posterior(self.forest, self.rules.prior, n_jobs=1)
+        scores = score.row_scores(Score.TYPICALITY, self.forest, known, rows, self.lifetimes, 1)
+        return float(tail_step(np.sort(scores).tolist()) / np.log(2))
 
     def _until_new_column(self, rows: Array) -> int:
         """Return how many of the rows can be learned before a column becomes known or ceases to be young."""

@@ -8,8 +8,9 @@ from polyaforest.forest import compact
 from polyaforest.forest.calibration import RunningCalibration
 from polyaforest.forest.columns import LateColumns
 from polyaforest.forest.integrity import Layout, check_layout
+from polyaforest.forest.json_parameters import decode, encode
 from polyaforest.forest.margins import Margins
-from polyaforest.forest.parameters import decode, encode
+from polyaforest.forest.pairs import Bins, Pairs
 from polyaforest.forest.point_store import PointStore
 from polyaforest.forest.retention import Window
 from polyaforest.forest.score_types import Score
@@ -54,6 +55,13 @@ _LAYOUT: Layout = {  # T trees, D features, P slots for points, L times of the s
     "damping": (np.float64, "D"),
     "margins": (np.float64, "2D"),
     "bits_beyond": (np.float64, ""),
+    "pairs_columns": (np.int64, "B"),  # absent without rare pairs, as are the next ones
+    "pairs_sizes": (np.int64, "B"),
+    "pairs_values": (np.float64, "V"),
+    "pairs_cells": (np.int64, "C"),
+    "pairs_steps": (np.float64, "C"),
+    "pairs_own_steps": (np.float64, "C"),
+    "pairs_bits_per_step": (np.float64, ""),
     "since": (np.int64, "D"),  # absent if all columns are known
 }
 
@@ -88,6 +96,8 @@ def state_of(stream: Stream, *, is_compact: bool = False) -> tuple[Header, Array
         arrays["since"] = stream.columns.since
     if stream.margins is not None:
         arrays |= {"margins": stream.margins.limit, "bits_beyond": np.array(stream.margins.bits)}
+    if stream.pairs is not None:
+        arrays |= _state_of_pairs(stream.pairs)
     if is_compact:
         held = compact.shrunk(stream.forest, stream.points, store, stream._samples, stream.calibration.arrivals)
     else:
@@ -155,9 +165,35 @@ def stream_of_state(
     stream.store.restore(held.samples.numbers, held.ranks, held.times, held.keys)
     stream.numbers = held.samples.numbers.copy()
     stream.margins = Margins.of_state(part["bits_beyond"], part["margins"]) if "margins" in part else None
+    stream.pairs = _pairs_of_state(part, n_features, n_features - n_categories)
     stream.check(is_derived=forest is None)
     stream.cutoffs = stream._current_cutoffs() if forest is not None else held.samples.cutoffs
     return stream
+
+
+def _state_of_pairs(pairs: Pairs) -> Arrays:
+    bins = pairs.bins
+    return {
+        "pairs_columns": bins.columns,
+        "pairs_sizes": bins.sizes,
+        "pairs_values": bins.values,
+        "pairs_cells": pairs.cells,
+        "pairs_steps": pairs.steps,
+        "pairs_own_steps": pairs.own_steps,
+        "pairs_bits_per_step": np.array(pairs.bits_per_step),
+    }
+
+
+def _pairs_of_state(part: Arrays, n_features: int, n_numbers: int) -> Pairs | None:
+    """Read the rare pairs of a state; raise ValueError if they are invalid."""
+    names = [name for name in _LAYOUT if name.startswith("pairs_")]
+    missing = [name for name in names if name not in part]
+    if len(missing) == len(names):
+        return None
+    if missing:
+        raise ValueError(f"array {missing[0]}: is missing")
+    columns, sizes, values, *costs = (part[name] for name in names)
+    return Pairs.of_state(Bins.of_state(columns, values, sizes, n_numbers, n_features), *costs)
 
 
 def frozen_stream(rules: Rules, forest: Forest, lifetimes: Array, calibration: Array) -> Stream:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, inf, isfinite, log2
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from polyaforest.forest.result_frames import FrameKind, kind_of, to_frame, to_html
 from polyaforest.kernels.arrays import Array
 
 AUTO_RATE = 0.001  # share of normal rows expected below the automatic threshold
@@ -24,8 +25,8 @@ _SLACK = 1e-9  # relative; rounding errors of scores are below 1e-13
 _MOST_SCORE = 2.0  # above any probability, rounding included
 
 
-class Detections(NamedTuple):
-    """Results for rows, in their order; arrays of shape (n_rows,)."""
+class _Results(NamedTuple):
+    """The fields of `Detections`."""
 
     scores: Array  # higher is more normal
     p_values: Array  # conformal p-values, NaN without calibration scores to compare with
@@ -34,6 +35,33 @@ class Detections(NamedTuple):
     explanations: dict[int, Any] = {}  # noqa: RUF012  an `Explanation` of each flagged row, by position, on request
     novelty: Array = np.empty(0)  # for a series: how far outside all earlier readings, from 0 to 1; empty for rows
     tail_bits: Array = np.empty(0)  # -log2 of the p-value by a model of the tail (`severity`); NaN unless flagged
+
+
+class Detections(_Results):
+    """Results for rows, in their order: a named tuple of arrays of shape (n_rows,). Notebooks show the flagged rows."""
+
+    _frame: FrameKind | None = None  # what `to_frame` returns
+
+    def like(self, rows: Any) -> Self:
+        """Return these results, with a `to_frame` that returns a frame of the library of `rows`, with their index."""
+        same = type(self)(*self)
+        same._frame = kind_of(rows)
+        return same
+
+    def to_frame(self) -> Any:
+        """Return one row per row: a frame of polars or pandas, as that of the rows, with the index of the latter.
+
+        Its columns are `score`, `p_value`, `threshold`, `is_anomaly`, `severity` (1 to 5, of flagged rows), `novelty`
+        for a series, and `reason` if flagged rows are explained. For arrays it is a pandas frame if pandas is
+        installed, else one of polars.
+        """
+        return to_frame(self, self._frame)
+
+    def __repr__(self) -> str:
+        return f"<detections of {len(self.scores):,} rows, {int(self.is_anomaly.sum()):,} flagged>"
+
+    def _repr_html_(self) -> str:
+        return to_html(self, self._frame)
 
     def row(self, i: int) -> Detections:
         """Return the results for one row, without its explanation."""
@@ -100,6 +128,11 @@ class ThresholdPolicy:
     false_alarm_rate: float | None = None
     run_length: float = 1.0
 
+    @classmethod
+    def of(cls, contamination: str | float, false_alarm_rate: float | None) -> Self:
+        """Return the policy with these parameters of a detector."""
+        return cls(None if contamination == "auto" else float(contamination), false_alarm_rate)
+
     def threshold(self, ascending: Sequence[float]) -> float:
         """Return the log-score below which rows are flagged, given sorted calibration scores; -inf to flag no row."""
         placed = self._placed(ascending) if len(ascending) else -inf
@@ -130,12 +163,19 @@ def tail_threshold(ascending: Sequence[float], rate: float = AUTO_RATE) -> float
     n = len(ascending)
     if n < _LEAST_SCORES:
         return -inf
+    median, step = float(ascending[n // 2]), tail_step(ascending)
+    halvings = log2(0.5 / rate)  # from half of the rows to the rate
+    return median - halvings * step if step < inf else -inf
+
+
+def tail_step(ascending: Sequence[float]) -> float:
+    """Return by how much lower the score of half of the rows in the tail is, as estimated by `tail_threshold`."""
+    n = len(ascending)
     eighth, quartile, median = (float(ascending[n // part]) for part in (8, 4, 2))
     step = max(median - quartile, (median - eighth) / 2)
     if not step > 0:  # ties down to the lowest eighth: the tail is below it
         step = (median - float(ascending[n // 32])) / 4
-    halvings = log2(0.5 / rate)  # from half of the rows to the rate
-    return median - halvings * step if step < inf else -inf
+    return step
 
 
 def mean_run_length(scores: Array) -> float:

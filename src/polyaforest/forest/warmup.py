@@ -32,6 +32,7 @@ from polyaforest.kernels import (
     polya,
     preorder,
     prequential,
+    recent,
     sampling,
     traversal,
     two_samples,
@@ -177,6 +178,9 @@ def _follow() -> None:
     contexts.fill_contexts(_ROWS, steps, steps, scales, scales, scales, waves, 1, window, out)
     contexts.fill_seasons(_ROWS, steps, 1, scales, np.empty((1, _ROWS.shape[1], 1)))
     contexts.fill_novelties(_ROWS, 0, 1, 1, 1, 1.0, np.zeros((len(_ROWS), 3)), np.empty(1))
+    lengths, is_known = np.array([1]), np.ones(_ROWS.shape[1], np.bool_)
+    weights, distances, out = np.ones(len(_ROWS)), np.empty(1), np.empty((1, 1))
+    recent.fill_surprise(_ROWS, is_known, lengths, np.array([0]), lengths, weights, lengths, False, distances, out)
 
 
 def _detect_change() -> None:
@@ -221,7 +225,9 @@ _GROUPS = {
         (mondrian_process.sample_process, traversal.count_rows, leave_one_out.left_out_masses), _sample_processes, 5
     ),
     "measure": _Group((moments.set_second_moments, moments.cells_of_rows, traversal.leaf_kinds), _measure, 9),
-    "contexts": _Group((contexts.fill_contexts, contexts.fill_seasons, contexts.fill_novelties), _follow, 2),
+    "contexts": _Group(
+        (contexts.fill_contexts, contexts.fill_seasons, contexts.fill_novelties, recent.fill_surprise), _follow, 3
+    ),
     "two samples": _Group(
         (two_samples.find_leaves, two_samples.count_marked, two_samples.node_evidence), _compare_samples, 3
     ),

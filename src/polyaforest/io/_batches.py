@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,12 +15,15 @@ from .blocks import OpenedInput, blocks
 from .reading import Interpretation
 
 __all__ = [
+    "LATER_ROWS",
+    "MORE_BLOCKS",
     "BlockReader",
     "Rejected",
     "RowBatch",
     "TableReader",
     "TableSample",
     "glimpse",
+    "later_starts",
     "row_text",
     "sample_of",
     "shortened",
@@ -27,6 +31,9 @@ __all__ = [
 
 _SAMPLE_ROWS = 10_000  # used to infer the types of columns
 _SAMPLE_CELLS = 1_000_000  # fewer rows if there are very many columns
+_LATER_PARTS, _PART_BYTES = 8, 1 << 17  # of a file, evenly spaced after the first rows, to infer types from too
+LATER_ROWS = 1_000  # of each part, if rows can be addressed
+MORE_BLOCKS = 8  # of a pipe or a compressed file, if columns are empty in the first rows
 _GLIMPSED = 100  # cells
 _SHORT = 120
 
@@ -75,12 +82,32 @@ class RowBatch(NamedTuple):
 
 
 class TableSample(NamedTuple):
-    """The first rows of a file, with all columns; `is_all` if these are all its rows."""
+    """Rows of a file, with all columns: the first ones, then, if the file is longer, rows from across it.
+
+    Attributes
+    ----------
+    frame : polars.DataFrame
+    numbers : int64 array of shape (n_first,)
+        Row numbers of the first rows.
+    faults : list of Rejected
+        Among the first rows.
+    is_all : bool
+        Whether these are all rows.
+    """
 
     frame: pl.DataFrame
     numbers: NDArray[np.int64]
     faults: list[Rejected]
     is_all: bool
+
+    def extended(self, frames: Iterable[pl.DataFrame]) -> TableSample:
+        """Return the sample with rows from later parts of the file."""
+        return self._replace(frame=pl.concat([self.frame, *frames], how="diagonal_relaxed"))
+
+    @property
+    def has_empty_columns(self) -> bool:
+        """Whether a column has no value."""
+        return any(_is_empty(column) for column in self.frame)
 
 
 def sample_of(batches: Iterable[RowBatch], n_columns: int) -> TableSample:
@@ -100,6 +127,18 @@ def sample_of(batches: Iterable[RowBatch], n_columns: int) -> TableSample:
     return TableSample(frame.head(n_good), numbers[:n_good], faults, n_rows <= most)
 
 
+def _is_empty(cells: pl.Series) -> bool:
+    """Return whether all cells are missing."""
+    if cells.null_count() == len(cells):
+        return True
+    return cells.dtype == pl.String and bool((cells.str.strip_chars(" \t").fill_null("") == "").all())
+
+
+def later_starts(n_first: int, n: int, parts: int = _LATER_PARTS) -> list[int]:
+    """Return evenly spaced positions from `n_first` to `n`, where the parts of a sample begin."""
+    return [int(start) for start in np.linspace(n_first, n, parts, endpoint=False)]
+
+
 class TableReader(Protocol):
     """Read one file."""
 
@@ -115,7 +154,7 @@ class TableReader(Protocol):
         """Delimiter of CSV."""
 
     def sample(self) -> TableSample:
-        """Return the first rows, which `batches` yields again."""
+        """Return rows from across the file, which `batches` yields again."""
 
     def batches(self, wanted: Mapping[str, Any]) -> Iterator[RowBatch]:
         """Yield all rows; `wanted` maps columns to polars.Float64, polars.String, or None to keep the file's type."""
@@ -148,8 +187,36 @@ class BlockReader:
         """Yield rows from the first one; `batches` yields them again."""
         return self._parsed(self._kept_blocks(), wanted)
 
+    def _with_later_rows(self, sample: TableSample) -> TableSample:
+        """Return a sample of the first rows with rows from across the file.
+
+        In a pipe or a compressed file only the next blocks are read, and only if a column is empty so far.
+        """
+        if sample.is_all:
+            return sample
+        if self._opened.path is not None:
+            return sample.extended(self._parse(part, None, 1).frame for part in self._later_parts())
+        if not sample.has_empty_columns:
+            return sample
+        return sample.extended(self._parse(block, None, 1).frame for block in islice(self._next_blocks(), MORE_BLOCKS))
+
+    def _later_parts(self) -> Iterator[bytes]:
+        """Yield whole lines from evenly spaced parts of the file behind the blocks read so far."""
+        assert self._opened.path is not None
+        with open(self._opened.path, "rb") as file:
+            n_bytes = os.fstat(file.fileno()).st_size
+            for start in later_starts(min(sum(map(len, self._held)), n_bytes), n_bytes):
+                file.seek(start)
+                file.readline(_PART_BYTES)
+                part = file.read(_PART_BYTES)
+                if end := part.rfind(b"\n") + 1:
+                    yield part[:end]
+
     def _kept_blocks(self) -> Iterator[bytes]:
         yield from self._held
+        yield from self._next_blocks()
+
+    def _next_blocks(self) -> Iterator[bytes]:
         for block in self._blocks:
             self._held.append(block)
             yield block

@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 
 from polyaforest.tables.categories import code_of, encode
 
-from ._conventions import MISSING, NO_CATEGORY, TRUTH, units_per_second
+from ._conventions import MISSING, NO_CATEGORY, TRUTH, month_start, units_per_second
 from ._dates import DateOrder, infer_order, ordered_seconds
 from ._notation import Notation
 
-__all__ = ["Clock", "categories", "category_texts", "numbers", "texts"]
+__all__ = ["Clock", "categories", "category_texts", "numbers", "seconds_of_day", "texts", "without"]
 
 Floats = NDArray[np.float64]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME_OF_DAY = r"^([0-9]{1,2})([:.])([0-9]{2})(?:[:.]([0-9]{2})([.,][0-9]+)?)?(?: ?([AaPp])\.?[Mm]\.?)?$"
 _USUAL_DATE = re.compile(r"\d{4}([-/])\d\d\1\d\d(?:([T ])\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
 
 
@@ -126,9 +127,37 @@ def _iso_second(text: str | None) -> float:
     try:
         moment = datetime.fromisoformat(text or "")
     except ValueError:
-        return np.nan
+        month = month_start(text or "")
+        if month is None:
+            return np.nan
+        moment = month
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // timedelta(microseconds=1) / 1e6
+
+
+def seconds_of_day(cells: pl.Series) -> Floats:
+    """Return seconds since midnight of times such as 18:00, 18.00.00 or 6:00 PM; NaN for other cells."""
+    if cells.dtype == pl.Time:
+        return np.asarray(cells.cast(pl.Int64).cast(pl.Float64).fill_null(np.nan).to_numpy() / 1e9)
+    if cells.dtype != pl.String:
+        return np.full(len(cells), np.nan)
+    parts = cells.str.strip_chars(" \t").str.extract_groups(_TIME_OF_DAY).struct.unnest()
+    parts.columns = ["hour", "mark", "minute", "second", "fraction", "half"]
+    hour, minute, second = (parts[name].cast(pl.Float64).to_numpy() for name in ("hour", "minute", "second"))
+    half = parts["half"].str.to_lowercase().fill_null("").to_numpy()
+    is_valid = (hour < 24) & (minute < 60) & ~(second >= 60) & ((half == "") | ((hour >= 1) & (hour <= 12)))
+    is_valid &= ~(np.isnan(second) & (parts["mark"] == ".").fill_null(False).to_numpy())  # 18.30 is a number
+    hour = np.where(half == "", hour, hour % 12 + np.where(half == "p", 12, 0))
+    fraction = parts["fraction"].str.replace(",", ".", literal=True).cast(pl.Float64).fill_null(0.0).to_numpy()
+    whole = 3600 * hour + 60 * minute + np.where(np.isnan(second), 0, second) + fraction
+    return np.asarray(np.where(is_valid, whole, np.nan))
+
+
+def without(cells: pl.Series, missing: tuple[str, ...]) -> pl.Series:
+    """Replace texts that count as missing, given in lower case, by null."""
+    if cells.dtype != pl.String or not missing:
+        return cells
+    return cells.set(cells.str.strip_chars(" \t").str.to_lowercase().is_in(missing).fill_null(value=False), None)
 
 
 class Clock(NamedTuple):
@@ -161,6 +190,11 @@ class Clock(NamedTuple):
         first = cells.drop_nulls().head(1).to_list()
         pattern = _pattern(first[0]) if first else None
         return cls(None, pattern, None if pattern else infer_order(cells, dates))
+
+    @property
+    def units(self) -> float:
+        """Units per second of numeric timestamps."""
+        return self.per_second or 1.0
 
     def seconds(self, cells: pl.Series) -> Floats:
         """Return seconds since 1970, NaN where a cell is not a time."""

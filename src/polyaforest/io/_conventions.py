@@ -5,8 +5,11 @@ Imports nothing heavy, so that `watch` starts fast.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
+
+from ._names import is_time_name
 
 __all__ = [
     "MISSING",
@@ -14,22 +17,24 @@ __all__ = [
     "TRUTH",
     "UTF8_BOM",
     "column_names",
+    "is_moment_since_1970",
     "looks_like_time",
+    "month_start",
     "seconds",
     "units_per_second",
 ]
 
-MISSING = ("", "-", "na", "n/a", "none", "null")  # lower-case words for a missing number, besides "nan"
+# lower-case words for a missing number, besides "nan"
+MISSING = (
+    "", "-", "--", ".", "?", "#n/a", "#null!", "#value!", "<na>", "missing", "n.a.", "na", "n/a", "nil", "none", "null",
+)  # fmt: skip
 NO_CATEGORY = ("", "n/a", "nan", "null")  # the same for categories, where NA may be Namibia
 TRUTH = {"true": 1.0, "false": 0.0}  # in lower case
 UTF8_BOM = b"\xef\xbb\xbf"
 
 _UNITS = ((1e11, 1), (1e14, 10**3), (1e17, 10**6))  # upper bounds of seconds, milliseconds, microseconds since 1970
-_NAMES = frozenset({
-    "@timestamp", "_time", "created_at", "date", "date_time", "datetime", "event_time", "eventtime",
-    "t", "time", "time_stamp", "timestamp", "ts",
-})  # fmt: skip
 _YEARS_MEANT = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100: numbers in this range may be timestamps
+_MONTH = re.compile(r"(?:(\d{4})([-/.])(\d{1,2})|(\d{1,2})([-/.])(\d{4})|(\d{4})-?[Qq]([1-4]))", re.ASCII)
 
 
 def column_names(cells: Iterable[str]) -> list[str]:
@@ -77,13 +82,38 @@ def looks_like_time(name: str, moment: object) -> bool:
     >>> looks_like_time("time", 0.25), looks_like_time("price", 1714564800000)  # a duration; not a name for times
     (False, False)
     """
-    if name.strip().lower() not in _NAMES:
+    if not is_time_name(name):
         return False
     try:
         when = seconds(moment)
     except ValueError:
         return False
-    return _YEARS_MEANT[0] <= when < _YEARS_MEANT[1] or not _is_number(moment)
+    return is_moment_since_1970(when) or not _is_number(moment)
+
+
+def is_moment_since_1970(when: float) -> bool:
+    """Return whether seconds since 1970 are a time between 1990 and 2100."""
+    return _YEARS_MEANT[0] <= when < _YEARS_MEANT[1]
+
+
+def month_start(text: str) -> datetime | None:
+    """Return the start of a month such as 1833-01, 2000/01 or 01/2000, or of a quarter such as 2000-Q1; else None.
+
+    Examples
+    --------
+    >>> [str(month_start(text))[:10] for text in ("1833-01", "2000/1", "02/2000", "2000Q3", "2000-13")]
+    ['1833-01-01', '2000-01-01', '2000-02-01', '2000-07-01', 'None']
+    """
+    found = _MONTH.fullmatch(text.strip())
+    if found is None:
+        return None
+    first, _, second, month, _, year, of_quarter, quarter = found.groups()
+    try:
+        if quarter:
+            return datetime(int(of_quarter), 3 * int(quarter) - 2, 1, tzinfo=UTC)
+        return datetime(int(first or year), int(second or month), 1, tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def _of_text(text: str) -> float:
@@ -96,7 +126,10 @@ def _of_text(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text[:40]!r} is not a time in ISO 8601 or since 1970") from None
+        month = month_start(text)
+        if month is None:
+            raise ValueError(f"{text[:40]!r} is not a time in ISO 8601 or since 1970") from None
+        moment = month
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 

@@ -224,8 +224,8 @@ class CsvReader(BlockReader):
         return [record for record in found if not record.startswith(self._comment)] if self._comment else found
 
     def sample(self) -> TableSample:
-        """Return the first rows, with every cell as text."""
-        sample = sample_of(self._first_batches(None), len(self.names))
+        """Return rows from across the file, with every cell as text."""
+        sample = self._with_later_rows(sample_of(self._first_batches(None), len(self.names)))
         as_numbers = sample.frame.select(pl.all().cast(pl.Float64, strict=False).is_null() & pl.all().is_not_null())
         self._with_words = {column.name for column in as_numbers if column.any()}
         return sample

@@ -15,14 +15,14 @@ from decimal import Decimal
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Protocol
 from urllib.parse import quote, quote_plus, unquote
 
 import numpy as np
 import polars as pl
 
-from ._batches import RowBatch, TableSample, row_text, sample_of, shortened
+from ._batches import MORE_BLOCKS, RowBatch, TableSample, row_text, sample_of, shortened
 from ._headers import names_of
 from .blocks import OpenedInput, copied
 from .errors import BadInput, in_words
@@ -66,7 +66,12 @@ class DatabaseReader:
 
     def sample(self) -> TableSample:
         """Return the first rows, which `batches` yields again."""
-        return sample_of(self._parsed(self._kept(), dict.fromkeys(self.names)), len(self.names))
+        parts = self._kept()
+        sample = sample_of(self._parsed(parts, dict.fromkeys(self.names)), len(self.names))
+        if sample.is_all or not sample.has_empty_columns:
+            return sample
+        more = self._parsed(islice(parts, MORE_BLOCKS), dict.fromkeys(self.names))
+        return sample.extended(batch.frame for batch in more)
 
     def batches(self, wanted: Mapping[str, Any]) -> Iterator[RowBatch]:
         """Yield all rows in batches; numbers and times have their types."""

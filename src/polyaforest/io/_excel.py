@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ._batches import RowBatch, TableSample, row_text, sample_of, shortened
+from ._batches import LATER_ROWS, RowBatch, TableSample, later_starts, row_text, sample_of, shortened
 from ._headers import is_data, names_of
 from .blocks import OpenedInput
 from .errors import BadInput, in_words
@@ -61,8 +61,10 @@ class ExcelReader:
         self._opened.close()
 
     def sample(self) -> TableSample:
-        """Return the first rows."""
-        return sample_of(self.batches(dict.fromkeys(self.names)), len(self.names))
+        """Return rows from across the sheet."""
+        sample = sample_of(self.batches(dict.fromkeys(self.names)), len(self.names))
+        starts = [] if sample.is_all else later_starts(len(sample.numbers), len(self._rows))
+        return sample.extended(self._rows.slice(start, LATER_ROWS) for start in starts)
 
     def batches(self, wanted: Mapping[str, Any]) -> Iterator[RowBatch]:
         """Yield all rows in batches."""

@@ -17,7 +17,7 @@ from .errors import BadInput, in_words
 __all__ = ["is_data", "names_of"]
 
 # kinds of a cell and of the one below
-_IN_HEADERS = {("text", "number"), ("text", "written"), ("text", "time"), ("written", "number")}
+_IN_HEADERS = {("text", "number"), ("text", "written"), ("text", "time"), ("written", "number"), ("time", "number")}
 
 
 def is_data(cells: list[str], below: list[str]) -> bool:

@@ -19,6 +19,7 @@ from .json_values import flattened, parse_object
 __all__ = ["JsonlReader"]
 
 _NUMBERS = frozenset({int, float, bool, type(None)})
+_TRUTHS = frozenset({bool, type(None)})
 
 
 class JsonlReader(BlockReader):
@@ -33,8 +34,8 @@ class JsonlReader(BlockReader):
         self.names: list[str] = []
 
     def sample(self) -> TableSample:
-        """Return the first rows, with every field that occurs in them."""
-        sample = sample_of(self._first_batches(None), 1)
+        """Return rows from across the file, with every field that occurs in them."""
+        sample = self._with_later_rows(sample_of(self._first_batches(None), 1))
         if not len(sample.frame) and not sample.faults:
             raise BadInput(f"{self.name} is empty. It needs one JSON object per line.")
         self.names = sample.frame.columns
@@ -96,8 +97,11 @@ def _fields(line: bytes, flatten: bool) -> dict[str, Any] | str:
 
 
 def _column(values: list[Any], kind: Any = None) -> pl.Series:
-    """Return a column of numbers if all values are numeric and `kind` is not text, else of text."""
-    if kind != pl.String and _NUMBERS.issuperset(map(type, values)):
+    """Return a column of booleans or numbers if all values are and `kind` is not text, else of text."""
+    kinds = set(map(type, values))
+    if kind in (None, pl.Boolean) and bool in kinds and kinds <= _TRUTHS:
+        return pl.Series(values, dtype=pl.Boolean)
+    if kind != pl.String and kinds <= _NUMBERS:
         return pl.Series(np.array(values, np.float64))
     return pl.Series([_text(value) for value in values], dtype=pl.String)
 

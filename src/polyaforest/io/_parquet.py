@@ -1,4 +1,4 @@
-"""Read Parquet files in batches."""
+"""Read Parquet and Arrow files in batches."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import numpy as np
 import polars as pl
 
-from ._batches import RowBatch, TableSample, row_text, sample_of, shortened
+from ._batches import LATER_ROWS, RowBatch, TableSample, later_starts, row_text, sample_of, shortened
 from .blocks import OpenedInput, copied
 from .errors import BadInput
 from .reading import Interpretation
 
-__all__ = ["ParquetReader"]
+__all__ = ["ArrowReader", "ParquetReader"]
 
 _T = TypeVar("_T")
 _BATCH_CELLS = 1 << 24
@@ -27,6 +27,11 @@ class ParquetReader:
     fixed = True
     has_header = True
     delimiter = None
+    kind = "Parquet"
+
+    @staticmethod
+    def _scan(path: str) -> pl.LazyFrame:
+        return pl.scan_parquet(path)
 
     def __init__(self, opened: OpenedInput) -> None:
         self.name = opened.name
@@ -35,7 +40,7 @@ class ParquetReader:
         self._opened = opened
         self._copy = None if opened.path else copied(opened, ".parquet")
         try:
-            rows = pl.scan_parquet(self._copy.name if self._copy else opened.path)
+            rows = self._tried(partial(self._scan, self._copy.name if self._copy else str(opened.path)))
             self._schema = self._tried(rows.collect_schema)
             self._n_rows = int(self._tried(rows.select(pl.len()).collect).item())
         except BaseException:
@@ -51,8 +56,10 @@ class ParquetReader:
             self._copy.close()
 
     def sample(self) -> TableSample:
-        """Return the first rows."""
-        return sample_of(self._batches(self.names, _FEWEST_ROWS), len(self.names))
+        """Return rows from across the file."""
+        sample = sample_of(self._batches(self.names, _FEWEST_ROWS), len(self.names))
+        starts = [] if sample.is_all else later_starts(len(sample.numbers), self._n_rows)
+        return sample.extended(self._part(self.names, start, LATER_ROWS) for start in starts)
 
     def batches(self, wanted: Mapping[str, Any]) -> Iterator[RowBatch]:
         """Yield all rows in batches, with the types of the file."""
@@ -62,9 +69,13 @@ class ParquetReader:
     def _batches(self, names: list[str], n_rows: int) -> Iterator[RowBatch]:
         """Yield batches of `n_rows`."""
         for start in range(0, self._n_rows, n_rows):
-            part = self._rows.select([_plain(name, self._schema[name]) for name in names]).slice(start, n_rows)
-            frame = self._tried(part.collect)
+            frame = self._part(names, start, n_rows)
             yield RowBatch(frame, np.arange(start + 1, start + 1 + len(frame)), [], partial(row_text, frame))
+
+    def _part(self, names: list[str], start: int, n_rows: int) -> pl.DataFrame:
+        """Return some rows."""
+        part = self._rows.select([_plain(name, self._schema[name]) for name in names]).slice(start, n_rows)
+        return self._tried(part.collect)
 
     def _tried(self, work: Callable[[], _T]) -> _T:
         """Call `work`; raise BadInput if the file is damaged."""
@@ -72,7 +83,17 @@ class ParquetReader:
             return work()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             words = shortened(str(error).partition("\n")[0])
-            raise BadInput(f"{self.name} is not a valid Parquet file ({words}). Get a complete copy.") from None
+            raise BadInput(f"{self.name} is not a valid {self.kind} file ({words}). Get a complete copy.") from None
+
+
+class ArrowReader(ParquetReader):
+    """Read an Arrow file, as Feather also is since its second version."""
+
+    kind = "Arrow"
+
+    @staticmethod
+    def _scan(path: str) -> pl.LazyFrame:
+        return pl.scan_ipc(path)
 
 
 def _plain(name: str, kind: pl.DataType) -> pl.Expr:

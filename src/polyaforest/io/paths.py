@@ -16,7 +16,7 @@ _SQLITE = "sqlite:///"  # a file, opened as such so that a missing one is not cr
 _PACKED = (".gz", ".zst", ".bz2", ".xz")
 _KINDS = {
     ".parquet": "Parquet", ".pq": "Parquet", ".csv": "CSV", ".tsv": "TSV", ".jsonl": "JSON lines",
-    ".ndjson": "JSON lines", ".xlsx": "Excel",
+    ".ndjson": "JSON lines", ".json": "JSON", ".arrow": "Arrow", ".feather": "Arrow", ".orc": "ORC", ".xlsx": "Excel",
 }  # fmt: skip
 
 

@@ -36,6 +36,9 @@ class Reading:
         Sheet of a workbook, by name or by number from 1.
     query : str, optional
         SQL query whose result is the table, for databases.
+    missing : sequence of str, optional
+        Numbers and texts that mean "no value", besides empty cells and words such as NA; () for none. By default,
+        isolated extremes that repeat, such as -200 or 9999.
     """
 
     decimal: str | None = None
@@ -46,6 +49,7 @@ class Reading:
     comment: str | None = None
     sheet: str | None = None
     query: str | None = None
+    missing: tuple[str, ...] | None = None
 
 
 class Interpretation(NamedTuple):

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple, Self
 from polyaforest.io._conventions import MISSING, NO_CATEGORY, TRUTH, UTF8_BOM, column_names, looks_like_time, seconds
 from polyaforest.io.errors import in_words
 from polyaforest.io.json_values import flattened, parse_object
-from polyaforest.judge.judgement import RowLayout, StreamRow
 from polyaforest.tables.categories import canonical, code_of
+from polyaforest.tables.rows import RowLayout, StreamRow
 
 __all__ = ["LONGEST_KEY", "LONGEST_LINE", "Record", "RecordReader"]
 
 LONGEST_LINE = 1 << 20  # bytes
 LONGEST_KEY = 4096  # characters of a key or id, which programs send in URLs
+_MOST_LATE = 100  # ignored fields to name
 MOST_COLUMNS = 10_000  # bounds the memory that a first record can request
 
 _FORMATS = ("auto", "jsonl", "csv")
@@ -69,8 +70,11 @@ class RecordReader:
         Format of lines; ignored for records that are already parsed into fields.
     columns : sequence of str, optional
         Fields to use, in this order. Text in them is parsed as a number, also in JSON.
-    time, key, id : str, optional
-        Fields with the timestamp, the stream of the record, and the identifier of the record.
+    time, id : str, optional
+        Fields with the timestamp and the identifier of the record.
+    key : str or sequence of str, optional
+        Field with the key of the record. The values of several fields are joined by "/"; in each, slashes
+        and backslashes are escaped by a backslash.
     categories : sequence of str, optional
         Fields to use as categories, after or among the columns; other text fields are ignored.
 
@@ -82,6 +86,9 @@ class RecordReader:
         The timestamp field, once known.
     skipped : dict
         Other fields of the first valid record, each with the reason.
+    late : dict
+        Fields that have appeared since and are ignored, each with the number of records (a nested object counts as one
+        field).
 
     Examples
     --------
@@ -100,7 +107,7 @@ class RecordReader:
         *,
         columns: Sequence[str] | None = None,
         time: str | None = None,
-        key: str | None = None,
+        key: str | Sequence[str] | None = None,
         id: str | None = None,
         categories: Sequence[str] = (),
     ) -> None:
@@ -108,9 +115,10 @@ class RecordReader:
             raise ValueError(f"format must be one of {', '.join(_FORMATS)}; got {format!r}")
         self.format = format
         self.names = [] if columns is None else list(columns)
-        self.time, self.key, self.id = time, key, id
+        self.time, self.key, self.id = time, _one_or_more(key), id
         self.categories = list(categories)
         self.skipped: dict[str, str] = {}
+        self.late: dict[str, int] = {}
         self._named = columns is not None
         self._is_inferred = False  # whether a first record has determined what is not configured
         self._header: list[str] = []
@@ -135,7 +143,7 @@ class RecordReader:
             "format": self.format,
             "names": list(self.names),
             "time": self.time,
-            "key": self.key,
+            "key": list(self.key) if isinstance(self.key, tuple) else self.key,
             "id": self.id,
             "skipped": dict(self.skipped),
             "named": self._named,
@@ -155,7 +163,7 @@ class RecordReader:
     def _restore(self, state: Mapping[str, Any]) -> None:
         """Restore a `state`."""
         self.format, self.names, self.skipped = state["format"], list(state["names"]), dict(state["skipped"])
-        self.time, self.key, self.id = state["time"], state["key"], state["id"]
+        self.time, self.key, self.id = state["time"], _one_or_more(state["key"]), state["id"]
         self._named, self._is_inferred = state["named"], state["settled"]
         self._header, self._delimiter = list(state["header"]), state["delimiter"]
         self.categories = list(state.get("categories", []))  # absent from states of earlier versions
@@ -169,7 +177,10 @@ class RecordReader:
         self._values_of: Callable[[Mapping[str, Any]], Sequence[Any]] = (
             itemgetter(*names) if len(names) > 1 else lambda fields: [fields[name] for name in names]
         )
-        needed = dict.fromkeys([*self.names, *(name for name in (self.time, self.key) if name is not None)])
+        self._keys = () if self.key is None else (self.key,) if isinstance(self.key, str) else self.key
+        needed = dict.fromkeys([*self.names, *([] if self.time is None else [self.time]), *self._keys])
+        roles = [*needed, *([] if self.id is None else [self.id]), *self.skipped]
+        self._known = {name for path in roles for name in (path, path.partition(".")[0])}
         self._gone = [name for name in needed if name not in self._header]
 
     # Rows
@@ -188,10 +199,22 @@ class RecordReader:
         return StreamRow(
             numbers,
             None if self.time is None else _moment(self.time, _found(fields, self.time)),
-            None if self.key is None else _label(self.key, _found(fields, self.key), needed=True),
+            self._key_of(fields),
             None if self.id is None else _label(self.id, _found(fields, self.id), needed=False),
             texts,
         )
+
+    def _key_of(self, fields: Mapping[str, Any]) -> str | None:
+        """Return the key of a record; the values of several fields are joined unambiguously."""
+        if isinstance(self.key, str):
+            return _label(self.key, _found(fields, self.key), needed=True)
+        if self.key is None:
+            return None
+        parts = [str(_label(name, _found(fields, name), needed=True)) for name in self._keys]
+        key = "/".join(part.replace("\\", "\\\\").replace("/", "\\/") for part in parts)
+        if len(key) > LONGEST_KEY:
+            raise _BadRecordError(f"key {in_words(self._keys)} is longer than {LONGEST_KEY:,} characters")
+        return key
 
     @property
     def layout(self) -> RowLayout:
@@ -212,6 +235,7 @@ class RecordReader:
     def _first_row(self, fields: Mapping[str, Any], of_text: bool, format: str) -> StreamRow:
         """Return the row of a record's fields; the first valid record determines what is not configured."""
         if self._is_inferred:
+            self._note_late(fields)
             return self._row(fields, of_text)
         before = self.state()
         try:
@@ -223,16 +247,24 @@ class RecordReader:
         self.format, self._is_inferred = format, True
         return row
 
+    def _note_late(self, fields: Mapping[str, Any]) -> None:
+        """Count fields that the first record lacked."""
+        if fields.keys() <= self._known:
+            return
+        for name in fields.keys() - self._known:
+            if name in self.late or len(self.late) < _MOST_LATE:
+                self.late[name] = self.late.get(name, 0) + 1
+
     def _infer(self, fields: dict[str, Any], of_text: bool) -> None:
         """Choose the timestamp and the columns from a record."""
         if self._named and not any(name in fields for name in self.names):
             raise _BadRecordError(f"has none of the columns {in_words(self.names)}; its fields are {in_words(fields)}")
         if self.time is None:
-            free = (name for name in fields if name not in (self.key, self.id, *self.names, *self.categories))
+            free = (name for name in fields if name not in (*self._keys, self.id, *self.names, *self.categories))
             self.time = next((name for name in free if looks_like_time(name, fields[name])), None)
         kinds = {name: _kind(value, of_text) for name, value in fields.items()}
         if not self._named:
-            roles = (self.time, self.key, self.id)
+            roles = (self.time, *self._keys, self.id)
             self.names = [name for name, kind in kinds.items() if kind == "a number" and name not in roles]
             self.names = [name for name in self.names if name not in self.categories] + self.categories
         if not self.names:
@@ -241,7 +273,8 @@ class RecordReader:
             raise _BadRecordError(
                 f"too many numeric columns: {len(self.names):,}; at most {MOST_COLUMNS:,} are supported"
             )
-        others = {name: kind for name, kind in kinds.items() if name not in (*self.names, self.time, self.key, self.id)}
+        used = (*self.names, self.time, *self._keys, self.id)
+        others = {name: kind for name, kind in kinds.items() if name not in used}
         self.skipped = {name: "not selected" if kind == "a number" else kind for name, kind in others.items()}
         self._prepare()
 
@@ -261,7 +294,9 @@ class RecordReader:
         if self.format == "csv":
             return self._of_csv(line)
         if self._is_inferred:
-            return self._row(_json_object(line), self._named) if not line.isspace() and line else None
+            if not line or line.isspace():
+                return None
+            return self._first_row(_json_object(line), self._named, self.format)
         line = line.removeprefix(UTF8_BOM).strip()
         if self.format == "jsonl" or line.startswith(b"{"):
             return self._first_row(_json_object(line), self._named, "jsonl") if line else None
@@ -293,7 +328,7 @@ class RecordReader:
             raise _BadRecordError(f"{len(cells)} fields instead of {len(self._header)} as in the header")
         fields = dict(zip(self._header, cells, strict=True))
         if self._delimiter == _WITH_DECIMAL_COMMAS:
-            texts = (self.time, self.key, self.id, *self.categories)
+            texts = (self.time, *self._keys, self.id, *self.categories)
             fields = {name: cell if name in texts else _with_point(cell) for name, cell in fields.items()}
         return self._first_row(fields, True, "csv")
 
@@ -336,6 +371,11 @@ class RecordReader:
             raise _BadRecordError(f"duplicate columns in the header: {in_words(twice)}")
         self._header, self._delimiter = names, delimiter or self._delimiter
         self._prepare()
+
+
+def _one_or_more(names: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
+    """Return a name, or several as a tuple."""
+    return names if names is None or isinstance(names, str) else tuple(names)
 
 
 def _json_object(text: bytes) -> dict[str, Any]:

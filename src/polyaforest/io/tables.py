@@ -1,18 +1,20 @@
 """Read tables of numbers and categories from files, pipes and databases, in chunks of bounded memory.
 
-`open_table` reads CSV, TSV, JSON lines, Parquet, workbooks, SQLite files and results of SQL queries, infers which
-columns are numeric, and yields the rows in chunks. It skips and reports rows that cannot be read.
+`open_table` reads CSV, TSV, JSON, Parquet, Arrow, ORC, workbooks, logs of web servers, SQLite files and results of SQL
+queries, infers which columns are numeric, and yields the rows in chunks. It skips and reports rows that cannot be read.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from polyaforest.tables.categories import Categories
@@ -21,13 +23,16 @@ from polyaforest.util.schema import MOST_COPIES
 
 from ._batches import Rejected, RowBatch, TableReader, shortened
 from ._cells import categories as categories_of
-from ._cells import numbers, texts
-from ._columns import ReadPlan, TableColumns, plan_columns
+from ._cells import numbers, seconds_of_day, texts, without
+from ._columns import ReadPlan, Roles, TableColumns, check_share, plan_columns
 from ._csv import CsvReader
 from ._database import SQLITE, open_database, open_sqlite
 from ._excel import ExcelReader, is_workbook
+from ._json import JsonReader, is_json_document
 from ._jsonl import JsonlReader
-from ._parquet import ParquetReader
+from ._orc import OrcReader, is_orc
+from ._parquet import ArrowReader, ParquetReader
+from ._weblog import WebLogReader, is_web_log
 from .blocks import BLOCK_BYTES, OpenedInput, one_ahead, open_bytes
 from .errors import BadInput, in_words
 from .paths import expand_paths, is_database, shown_path
@@ -48,10 +53,12 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
-FORMATS = ("csv", "tsv", "jsonl", "parquet")
+FORMATS = ("csv", "tsv", "jsonl", "json", "parquet", "arrow", "orc", "log")
+_ENDINGS = {"tsv": "tsv", "jsonl": "jsonl", "ndjson": "jsonl"}  # the others are recognised by their content
+_MARKS = {b"PAR1": "parquet", SQLITE: "sqlite", b"ARROW1\0\0": "arrow"}
 CHUNK_ROWS = 65_536
 _MOST_KEPT = 20  # rejected rows
-_SNIFFED_BYTES = 512
+_SNIFFED_BYTES = 1 << 16
 
 
 class TableChunk(NamedTuple):
@@ -66,7 +73,7 @@ class TableChunk(NamedTuple):
     times : float64 array of shape (n,) or None
         Seconds since 1970, UTC.
     keys, ids : list of str, or None
-        Cells as text.
+        Cells as text; those of several columns of keys with commas between them.
     weights : float64 array of shape (n,) or None
         Weight of each row.
     groups : list of str, or None
@@ -123,8 +130,12 @@ class Table:
         False if the first line is data; columns are then named column_1, column_2 and so on.
     n_rows : int
         Number of rows read so far.
+    n_blank : int
+        Number of rows without any value so far, which are left out.
     n_rejected : int
         Number of rows skipped so far.
+    sentinels : dict
+        The numbers that count as missing, by column.
     rejected : list of Rejected
         The first twenty skipped rows.
     """
@@ -135,7 +146,9 @@ class Table:
         self.interpretations = [*files.first.interpretations, *plan.interpretations]
         self.has_header = files.first.has_header
         self.n_rows = 0
+        self.n_blank = 0
         self.n_rejected = 0
+        self.sentinels = plan.sentinels
         self.rejected: list[Rejected] = []
         self._files = files
         self._plan = plan
@@ -148,7 +161,7 @@ class Table:
         Raises
         ------
         BadInput
-            If a later file has other columns, if no row is valid, or, with `strict`, at the first invalid row.
+            If a later file has other columns, if hardly any row is valid, or, with `strict`, at the first invalid row.
         """
         waiting: list[TableChunk] = []
         for batch in self._files.batches(self._plan):
@@ -161,11 +174,14 @@ class Table:
         if sum(len(chunk.numbers) for chunk in waiting):
             yield self._counted(gather(waiting) if len(waiting) > 1 else waiting[0])
         if not self.n_rows:
+            if not self.rejected:
+                raise BadInput(f"None of the {self.n_blank} rows of {self._files.first.name} has a value.")
             first = self.rejected[0]
             raise BadInput(
                 f"None of the {self.n_rejected} rows of {self._files.first.name} is valid. "
                 f"Row {first.number}: {first.reason}. Content: {first.text}"
             )
+        check_share(self.n_rejected, self.n_rejected + self.n_rows, self.rejected, self._files.first.name)
 
     def close(self) -> None:
         """Close the current file."""
@@ -177,7 +193,8 @@ class Table:
         return chunk
 
     def _chunk(self, batch: RowBatch) -> TableChunk:
-        """Return the valid rows of a batch as numbers; count the others as rejected."""
+        """Return the valid rows of a batch as numbers; count the others as rejected or blank."""
+        batch = batch._replace(frame=batch.frame.select(without(cells, self._plan.missing) for cells in batch.frame))
         frame, columns = batch.frame, self.columns
         rows = np.empty((len(frame), len(columns.used)))
         bad = np.zeros(len(frame), np.bool_)
@@ -189,11 +206,15 @@ class Table:
                 continue
             rows[:, at], unread = numbers(frame[name], self._plan.notations.get(name))
             bad |= unread
+            if name in self._plan.sentinels:
+                rows[np.isin(rows[:, at], self._plan.sentinels[name]), at] = np.nan
         bad |= (np.abs(rows) > LARGEST).any(axis=1)
         times = self._plan.clock.seconds(frame[columns.time]) if self._plan.clock and columns.time else None
+        if times is not None and columns.time_of_day:
+            times = times + seconds_of_day(frame[columns.time_of_day])
         if times is not None:
             bad |= np.isnan(times)
-        keys = texts(frame[columns.key]) if columns.key else None
+        keys = _joined([texts(frame[name]) for name in columns.keys]) if columns.keys else None
         ids = texts(frame[columns.id]) if columns.id else None
         weights = None
         if columns.weight:
@@ -201,9 +222,13 @@ class Table:
             bad |= unread | ~((weights >= 0) & (weights <= MOST_COPIES))  # NaN is invalid too
         groups = texts(frame[columns.group]) if columns.group else None
         chunk = TableChunk(rows, batch.numbers, times, keys, ids, weights, groups, known)
-        if batch.faults or bad.any():
-            self._reject(batch, np.flatnonzero(bad))
-            chunk = chunk.select(np.flatnonzero(~bad))
+        blank = _blank(frame)
+        if not self._plan.drops_blank_rows:
+            blank &= bad
+        if batch.faults or bad.any() or blank.any():
+            self.n_blank += int(blank.sum())
+            self._reject(batch, np.flatnonzero(bad & ~blank))
+            chunk = chunk.select(np.flatnonzero(~(bad | blank)))
         return chunk
 
     def _reject(self, batch: RowBatch, bad: NDArray[np.intp]) -> None:
@@ -235,8 +260,30 @@ class Table:
             values, unread = numbers(cell, None)
             if unread[0] or not 0 <= values[0] <= MOST_COPIES:
                 return f"column '{self.columns.weight}' is '{shortened(texts(cell)[0])}', not a weight"
-        cell = batch.frame[self.columns.time or ""][at : at + 1]
-        return f"column '{self.columns.time}' is '{shortened(texts(cell)[0])}', not a time"
+        name = self.columns.time or ""
+        if self.columns.time_of_day:
+            assert self._plan.clock is not None
+            if not np.isnan(self._plan.clock.seconds(batch.frame[name][at : at + 1])[0]):
+                name = self.columns.time_of_day
+        return f"column '{name}' is '{shortened(texts(batch.frame[name][at : at + 1])[0])}', not a time"
+
+
+def _blank(frame: pl.DataFrame) -> NDArray[np.bool_]:
+    """Return which rows have no value in any of several columns."""
+    if frame.width < 2:
+        return np.zeros(len(frame), np.bool_)
+    blank = np.ones(len(frame), np.bool_)
+    for cells in sorted(frame, key=lambda cells: cells.dtype == pl.String):  # texts take longer
+        empty = cells.is_null() | (cells.str.strip_chars(" \t") == "") if cells.dtype == pl.String else cells.is_null()
+        blank &= empty.fill_null(value=True).to_numpy()
+        if not blank.any():
+            break
+    return blank
+
+
+def _joined(columns: list[list[str]]) -> list[str]:
+    """Return the cells of columns with commas between them."""
+    return columns[0] if len(columns) == 1 else [", ".join(cells) for cells in zip(*columns, strict=True)]
 
 
 class _Files:
@@ -310,11 +357,13 @@ def open_table(
     format: str | None = None,
     columns: Sequence[str] | None = None,
     time: str | None = None,
-    key: str | None = None,
+    key: str | Sequence[str] | None = None,
     id: str | None = None,
     weight: str | None = None,
     group: str | None = None,
     categories: Sequence[str] | None = (),
+    ignore: Sequence[str] = (),
+    sentinels: Mapping[str, Sequence[float]] | None = None,
     strict: bool = False,
     reading: Reading | None = None,
     chunk_rows: int = CHUNK_ROWS,
@@ -326,15 +375,18 @@ def open_table(
     paths : sequence of str
         Files with the same columns, in any order, compressed or not; patterns and directories expand to the files they
         match or contain; "-" is standard input. Or addresses of databases, such as postgresql://host/name.
-    format : {"csv", "tsv", "jsonl", "parquet"}, optional
+    format : {"csv", "tsv", "jsonl", "json", "parquet", "arrow", "orc", "log"}, optional
         Inferred from names and first bytes by default. The delimiter of CSV is inferred from the first lines.
     columns : sequence of str, optional
         Columns to use, in this order; all numeric columns by default.
     time : str, optional
         Timestamp column: dates, or numbers since 1970. By default a column with a usual name for timestamps that
-        contains times, or else the only column of dates.
-    key, id : str, optional
-        Columns to return as text.
+        contains times, or else the only column of dates. Or a column of dates and one of times of day, with a comma
+        between them.
+    key : str or sequence of str, optional
+        Columns to return as text, joined by commas.
+    id : str, optional
+        Column to return as text.
     weight : str, optional
         Column of row weights.
     group : str, optional
@@ -342,6 +394,10 @@ def open_table(
     categories : sequence of str, optional
         Columns to encode as categories; none by default. With None, the text columns among `columns` or, without
         `columns`, text columns with few distinct values.
+    ignore : sequence of str
+        Columns to leave out.
+    sentinels : dict, optional
+        Numbers that mean "no value" by column, if they are known; inferred by default.
     strict : bool
         Whether to raise on an invalid row instead of skipping it.
     reading : Reading, optional
@@ -381,9 +437,9 @@ def open_table(
     files = _Files(paths, format, reading, BLOCK_BYTES)
     first = files.first
     try:
-        plan = plan_columns(
-            first.sample(), first.name, columns, time, key, id, reading, first.delimiter, weight, categories, group
-        )
+        keys = (key,) if isinstance(key, str) else tuple(key or ())
+        roles = Roles(columns, categories, time, keys, id, weight, group, tuple(ignore), sentinels)
+        plan = plan_columns(first.sample(), first.name, roles, reading, first.delimiter)
         files.compare()
     except BaseException:
         files.close()
@@ -409,33 +465,36 @@ def _reader(opened: OpenedInput, format: str, reading: Reading, block_bytes: int
         raise BadInput(f"{opened.name} is not a database. Use --query with SQLite files and database addresses only.")
     if reading.sheet is not None and format != "excel":
         raise BadInput(f"{opened.name} is not a workbook. Use --sheet with Excel files only.")
-    match format:
-        case "sqlite":
-            return open_sqlite(opened, reading)
-        case "excel":
-            return ExcelReader(opened, reading)
-        case "parquet":
-            return ParquetReader(opened)
-        case "jsonl":
-            return JsonlReader(opened, block_bytes)
-    return CsvReader(opened, reading.delimiter or ("\t" if format == "tsv" else None), block_bytes, reading)
+    if format in ("csv", "tsv"):
+        return CsvReader(opened, reading.delimiter or ("\t" if format == "tsv" else None), block_bytes, reading)
+    readers: dict[str, Callable[[], TableReader]] = {
+        "sqlite": lambda: open_sqlite(opened, reading),
+        "excel": lambda: ExcelReader(opened, reading),
+        "parquet": lambda: ParquetReader(opened),
+        "arrow": lambda: ArrowReader(opened),
+        "orc": lambda: OrcReader(opened),
+        "jsonl": lambda: JsonlReader(opened, block_bytes),
+        "json": lambda: JsonReader(opened, block_bytes),
+        "log": lambda: WebLogReader(opened, block_bytes),
+    }
+    return readers[format]()
 
 
 def _sniffed(path: str, opened: OpenedInput) -> str:
     """Infer the format of a file from its first bytes, or else from its name."""
     start = opened.peek(_SNIFFED_BYTES)
-    if start.startswith(b"PAR1"):
-        return "parquet"
-    if start.startswith(SQLITE):
-        return "sqlite"
-    if is_workbook(start, opened.name):
-        return "excel"
-    if start.lstrip().startswith(b"{"):
-        return "jsonl"
-    if start.lstrip().startswith(b"[") and _ends_in(path, "json"):
-        raise BadInput(f"{opened.name} is a JSON array. Convert it to one object per line: jq -c '.[]' {path}")
-    named = next((format for format in FORMATS if _ends_in(path, format)), "csv")
-    return "csv" if named == "parquet" else named
+    if start.startswith(b"FEA1"):
+        raise BadInput(f"{opened.name} is in the first version of Feather. Write it again with a newer library.")
+    found = [format for mark, format in _MARKS.items() if start.startswith(mark)]
+    tests: dict[str, Callable[[], bool]] = {
+        "excel": lambda: is_workbook(start[:512], opened.name),
+        "orc": lambda: is_orc(start),
+        "json": lambda: is_json_document(start, _ends_in(path, "json")),
+        "jsonl": lambda: start.lstrip().startswith(b"{"),
+        "log": lambda: is_web_log(start),
+    }
+    of_name = (format for ending, format in _ENDINGS.items() if _ends_in(path, ending))
+    return next(chain(found, (format for format, test in tests.items() if test()), of_name), "csv")
 
 
 def _ends_in(path: str, extension: str) -> bool:

@@ -1,4 +1,4 @@
-"""Judge streams: score, explain and learn rows, each with the model of its key."""
+"""Judge tables and streams: score, explain and learn rows, each with the model of its key."""
 
 from polyaforest.judge.models import open_store, read_model
 from polyaforest.storage.model_store import read_damaged, read_notes

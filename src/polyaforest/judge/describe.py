@@ -14,7 +14,8 @@ from polyaforest.judge.models import Detector, Entry
 from polyaforest.series import Event, EventTracker
 
 __all__ = [
-    "Tracked", "bits_by_feature", "close_event", "describe_changes", "describe_judgement", "track", "track_event",
+    "Tracked", "bits_by_feature", "close_event", "describe_change", "describe_changes", "describe_judgement",
+    "track", "track_event",
 ]  # fmt: skip
 
 
@@ -61,12 +62,14 @@ def describe_judgement(judgement: Judgement) -> dict[str, Any]:
 
 def describe_changes(judgement: Judgement) -> list[dict[str, Any]]:
     """Describe each change of the distribution that was noticed with a row."""
-    return [_describe_change(judgement.row.key, change) for change in judgement.changes]
+    key = {} if judgement.row.key is None else {"key": judgement.row.key}
+    return [{**key, "drift": describe_change(change)} for change in judgement.changes]
 
 
-def _describe_change(key: str | None, change: Change) -> dict[str, Any]:
+def describe_change(change: Change) -> dict[str, Any]:
+    """Describe a change of the distribution."""
     times = {"start_time": _as_text(change.start_time), "noticed_time": _as_text(change.noticed_time)}
-    facts = {
+    return {
         "state": change.state,
         "kind": change.kind,
         "start": change.start,
@@ -78,7 +81,6 @@ def _describe_change(key: str | None, change: Change) -> dict[str, Any]:
         "regions": list(change.regions),
         "summary": str(change),
     }
-    return {"drift": facts} if key is None else {"key": key, "drift": facts}
 
 
 def track_event(entry: Entry, judgement: Judgement, merge: int | None = None) -> list[dict[str, Any]]:

@@ -10,9 +10,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from polyaforest.detectors import SeriesMPF
 from polyaforest.drift import DriftMonitor
-from polyaforest.judge.judgement import Judgement, RowLayout, StreamRow, score
+from polyaforest.judge.judgement import Judgement, score
 from polyaforest.judge.models import Detector, Entry, Models
 from polyaforest.judge.series import decide, n_until_decision
+from polyaforest.tables.rows import RowLayout, StreamRow
 
 __all__ = ["Judge", "Judged", "Piece", "Result", "progress"]
 

@@ -6,51 +6,15 @@ from collections.abc import Sequence
 from math import nan
 from typing import NamedTuple
 
-import numpy as np
-
 from polyaforest.detectors import Detections
 from polyaforest.drift import Change, DriftMonitor
 from polyaforest.drift.monitor import detect_only
 from polyaforest.explain import Explanation
 from polyaforest.forest.point_store import Key, point_keys
 from polyaforest.judge.models import Detector
-from polyaforest.kernels.arrays import Array
-from polyaforest.tables.categories import Categories, Texts
-from polyaforest.tables.validation import NamedRows
+from polyaforest.tables.rows import RowLayout, StreamRow
 
-__all__ = ["Judgement", "RowLayout", "StreamRow", "score"]
-
-
-class StreamRow(NamedTuple):
-    """A record as numbers, NaN for missing fields; categories are codes."""
-
-    values: Sequence[float]
-    time: float | None = None  # in seconds since 1970; None if records have no times
-    key: str | None = None  # of its stream
-    id: str | None = None
-    texts: Texts = {}  # noqa: RUF012 -- categories by their codes; never written to
-    place: int = 0  # in its batch or, on a cluster, in its stream
-    position: str = ""  # in the source
-
-
-class RowLayout(NamedTuple):
-    """The columns of rows."""
-
-    names: Sequence[str]
-    coded: tuple[int, ...] = ()  # columns of categories
-    has_times: bool = False
-
-    def named(self, rows: Sequence[StreamRow]) -> NamedRows:
-        """Return rows in the form that detectors accept."""
-        values = np.array([row.values for row in rows], np.float64)
-        if not self.coded:
-            return NamedRows(values, list(self.names))
-        texts = {code: text for row in rows for code, text in row.texts.items()}
-        return NamedRows(values, list(self.names), Categories(self.coded, len(self.names), texts))
-
-    def times(self, rows: Sequence[StreamRow]) -> Array | None:
-        """Return the times of rows, None if they have no times."""
-        return np.array([row.time for row in rows], np.float64) if self.has_times else None
+__all__ = ["Judgement", "score"]
 
 
 class Judgement(NamedTuple):
@@ -65,6 +29,7 @@ class Judgement(NamedTuple):
     point: Key | None = None  # its key in the model; None if it was not learned
     changes: tuple[Change, ...] = ()  # of the distribution, noticed with this row
     novelty: float = nan  # of a reading of a series
+    tail_bits: float = nan  # of a flagged row: how rare it is, as in `Detections`
 
 
 def score(
@@ -86,23 +51,31 @@ def score(
     if monitor is None:
         detected = detector.detect_then_learn(named, keys=keys, times=times, explain=explain)
         return _judgements(rows, detected, points)
-    n_followed = monitor.n_seen_
+    n_followed, is_learned = monitor.n_seen_, monitor.on_drift != "keep" or monitor.change_ is None
     detected, changes = monitor.detect_then_learn(named, keys=keys, times=times, explain=explain)
-    judgements = _judgements(rows, detected, points)
+    noticed: dict[int, list[Change]] = {}
     for change in changes:
-        at = change.noticed - n_followed
-        judgements[at] = judgements[at]._replace(changes=(*judgements[at].changes, change))
+        noticed.setdefault(change.noticed - n_followed, []).append(change)
+    learned: list[Key | None] = []
+    unused = iter(points)  # numbers of points have no gaps
+    for i in range(len(rows)):
+        learned.append((next(unused) if keys is None else keys[i]) if is_learned else None)
+        if i in noticed:
+            is_learned = monitor.on_drift != "keep" or noticed[i][-1].state != "begun"
+    judgements = _judgements(rows, detected, learned)
+    for at, found in noticed.items():
+        judgements[at] = judgements[at]._replace(changes=tuple(found))
     return judgements
 
 
 def _judgements(rows: Sequence[StreamRow], detected: Detections, points: Sequence[Key | None]) -> list[Judgement]:
     """Return the judgement on each row."""
     numbers = (detected.scores, detected.p_values, detected.is_anomaly, detected.thresholds)
-    novelty = detected.novelty.tolist() or [nan] * len(points)
-    facts = zip(rows, *(column.tolist() for column in numbers), novelty, points, strict=True)
+    others = (part.tolist() or [nan] * len(points) for part in (detected.novelty, detected.tail_bits))
+    facts = zip(rows, *(column.tolist() for column in numbers), points, *others, strict=True)
     return [
-        Judgement(row, score, p_value, is_anomaly, detected.explanations.get(i), threshold, point, novelty=new)
-        for i, (row, score, p_value, is_anomaly, threshold, new, point) in enumerate(facts)
+        Judgement(row, score, p_value, is_anomaly, detected.explanations.get(i), threshold, point, (), novelty, bits)
+        for i, (row, score, p_value, is_anomaly, threshold, point, novelty, bits) in enumerate(facts)
     ]
 
 

@@ -15,7 +15,9 @@ from polyaforest.storage.model_store import ModelStore
 from polyaforest.storage.state import MALFORMED
 from polyaforest.util import schema
 
-__all__ = ["Detector", "Entry", "Models", "Store", "new_detector", "open_store", "read_model", "with_rate"]
+__all__ = [
+    "Detector", "Entry", "Models", "Store", "load_stream", "new_detector", "open_store", "read_model", "with_rate",
+]  # fmt: skip
 
 Detector: TypeAlias = StreamingMPF | SeriesMPF
 Entry: TypeAlias = model_store.Entry[Detector]
@@ -49,7 +51,7 @@ def open_store(
 
     `change` is applied to each model that is read, to update settings that do not affect what it has learned.
     """
-    return ModelStore(path, make, lambda block: change(_load_stream(block)), max_bytes=max_bytes, notify=notify)
+    return ModelStore(path, make, lambda block: change(load_stream(block)), max_bytes=max_bytes, notify=notify)
 
 
 def with_rate(detector: Detector, false_alarm_rate: float | None) -> Detector:
@@ -62,7 +64,7 @@ def with_rate(detector: Detector, false_alarm_rate: float | None) -> Detector:
 
 def read_model(path: str | os.PathLike[str], key: str) -> Detector:
     """Return the detector of a key, as of the last commit."""
-    return model_store.read_model(path, key, _load_stream)
+    return model_store.read_model(path, key, load_stream)
 
 
 def new_detector(settings: StreamSettings) -> Detector:
@@ -75,13 +77,14 @@ def new_detector(settings: StreamSettings) -> Detector:
     )
     shingle, difference, calendar = settings.shingle, settings.difference, settings.calendar
     if settings.series:
-        return SeriesMPF(forest, calendar=calendar)
+        return SeriesMPF(forest, calendar=calendar, timezone=settings.timezone)
     if not (shingle or difference or calendar):
         return forest
-    return SeriesMPF(forest, shingle=shingle or 1, difference=difference, calendar=calendar)
+    timezone = settings.timezone
+    return SeriesMPF(forest, shingle=shingle or 1, difference=difference, calendar=calendar, timezone=timezone)
 
 
-def _load_stream(block: bytes) -> Detector:
+def load_stream(block: bytes) -> Detector:
     """Load a detector that can learn more; raise ValueError for any other."""
     model = loads(block)
     if isinstance(model, BatchMPF) or (isinstance(model, StreamingMPF) and model.is_frozen_):

@@ -66,6 +66,11 @@ class ForestModel(ABC):
         return twin
 
     @property
+    def nbytes(self) -> int:
+        """Size of the trees in bytes."""
+        return sum(part.nbytes for part in self.forest)
+
+    @property
     def fitted(self) -> FittedForest:
         """The forest as it is now."""
         fitted = self._fitted
@@ -107,6 +112,13 @@ class ForestModel(ABC):
         """Return the p-values of scores; NaN without calibration scores."""
         known = self.calibration_scores(query)
         return conformal_p_values(query.score.to_log(scores), known) if len(known) else np.full(len(scores), np.nan)
+
+    def check_calibrated(self, query: Query) -> None:
+        """Raise ValueError if there are no calibration scores."""
+        if query.epsilon_phi is not None:
+            raise ValueError("EpsilonPhi scores have no p-values: choose another score_type")
+        if not len(self.calibration_scores(query)):
+            raise ValueError(f"this forest has no calibration scores: {self.why_uncalibrated}")
 
     # ---- checks -----------------------------------------------------------------------------------------------------
 

@@ -262,7 +262,9 @@ class CountModel(ForestModel):
         Rows with missing values, and rows beyond a given domain, are left out in two halves.
         """
         domain, rows, whole = self.forest.domain, sample.rows, sample.whole
-        follows_rows, own = sample.edges is not None, sample.beyond(domain, self.n_categories)
+        has_measured_weights = bool((self.forest.weights != self.forest.weights[0]).any())  # not the caller's
+        follows_rows = sample.edges is not None
+        own = sample.beyond(domain, self.n_categories, is_rescaled=has_measured_weights)
         is_outside = ~are_within(own, domain, self.n_categories)
         is_apart = np.isnan(rows).any(axis=1) | (is_outside & (not follows_rows))
         is_moved = is_outside & ~is_apart & (not query.score.uses_cells)  # to a place that no cell covers

@@ -21,6 +21,7 @@ from polyaforest.util.parallel import ordered_sum, spans
 
 if TYPE_CHECKING:
     from polyaforest.explain.context import HeldPoints, Reference, Snapshot
+    from polyaforest.forest.pairs import RarePair
     from polyaforest.forest.stream import Stream
     from polyaforest.model.sample import CalibrationSample
 
@@ -126,11 +127,15 @@ class FittedForest(ABC):
         return rows
 
     def subtract_margins(self, scores: Array, rows: Array) -> Array:
-        """Subtract the bits of features outside their margins from scores, if the forest has margins."""
+        """Subtract the bits of features outside their margins, and of rare pairs, from scores, if there are any."""
         return scores
 
     def margin_attributions(self, rows: Array) -> Array | None:
-        """Return the bits of features outside their margins, (n, 2, D); None if there are no margins."""
+        """Return the bits that `subtract_margins` subtracts, (n, 2, D); None if there are no margins."""
+        return None
+
+    def rarest_pair(self, row: Array) -> RarePair | None:
+        """Return the pair of values of a row, (D,), that costs bits because it is rare; None if there is none."""
         return None
 
     # ---- derived from the trees -------------------------------------------------------------------------------------
@@ -426,10 +431,14 @@ class FittedStream(FittedForest):
         return np.where(columns.is_unknown | columns.is_young, np.nan, rows)
 
     def subtract_margins(self, scores: Array, rows: Array) -> Array:
-        """Subtract the bits of features outside their margins from scores."""
+        """Subtract the bits of features outside their margins, and of rare pairs, from scores."""
         return self._stream.subtract_margins(scores, rows)
 
     def margin_attributions(self, rows: Array) -> Array | None:
-        """Return the bits of features outside their margins, (n, 2, D); None without margins."""
-        margins = self._stream.margins
-        return None if margins is None else margins.attributions(rows)
+        """Return the bits that `subtract_margins` subtracts, (n, 2, D); None without margins."""
+        return self._stream.margin_attributions(rows)
+
+    def rarest_pair(self, row: Array) -> RarePair | None:
+        """Return the pair of values of a row that costs bits because it is rare."""
+        pairs = self._stream.pairs
+        return None if pairs is None else pairs.rarest(row)

@@ -66,12 +66,16 @@ class CalibrationSample(NamedTuple):
         """Imputed rows of lowest priority, to impute other rows from."""
         return np.split(self.drawn.rows[: forests.imputation.MOST], 2, axis=1)[1]
 
-    def beyond(self, domain: Array, n_categories: int = 0) -> Array:
-        """Return the rows as scored when left out: if the domain is the box of the rows, extreme rows lie outside."""
+    def beyond(self, domain: Array, n_categories: int = 0, *, is_rescaled: bool = False) -> Array:
+        """Return the rows as scored when left out: if the domain is the box of the rows, extreme rows lie outside.
+
+        With `is_rescaled`, feature weights depend on the domain.
+        """
         whole = self.whole
         if self.edges is None:
             return whole
-        return as_beyond(whole, boxes_without(whole, *self.edges, n_categories), domain, n_categories)
+        known = boxes_without(whole, *self.edges, n_categories)
+        return as_beyond(whole, known, domain, n_categories, is_rescaled=is_rescaled)
 
     def joined(self, other: CalibrationSample, n_categories: int = 0) -> CalibrationSample:
         """Combine the samples of two tables."""

@@ -12,11 +12,13 @@ from polyaforest import forest as forests
 from polyaforest.explain import Explanation
 from polyaforest.forest.calibration import n_to_calibrate, out_of_bag_weights, some_rows
 from polyaforest.forest.point_store import Key, Labels, places_of
-from polyaforest.forest.spec import weighting_of_rows, weighting_of_sample
-from polyaforest.forest.thresholds import NOTHING, Detections, check_calibration_size
-from polyaforest.kernels.arrays import NONE, Array
+from polyaforest.forest.spec import unmeasured, weighting_of_rows, weighting_of_sample
+from polyaforest.forest.thresholds import NOTHING, Detections, check_calibration_size, check_scores
+from polyaforest.kernels.arrays import EVERY, NONE, Array
 from polyaforest.model.base import ForestModel
 from polyaforest.model.fitted import ExplainedRows, FittedForest, FittedStream, Query, with_verdicts
+from polyaforest.model.forest_state import prior_of, trees_of
+from polyaforest.model.parameters import StreamParameters
 from polyaforest.storage.modelfile import Arrays, Header
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class StreamModel(ForestModel):
     why_uncalibrated: ClassVar[str] = "it holds no points. Learn some rows first"
     detector: ClassVar[str] = "StreamingMPF"
     has_boxes: ClassVar[bool] = True
+    groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest", "points", "stream", "compact")
     _not_copied: ClassVar[dict[str, None]] = {"_fitted": None, "_left_out": None}
 
     def __init__(self, stream: Stream) -> None:
@@ -164,6 +167,33 @@ class StreamModel(ForestModel):
         explained = self.fitted.explain(given, query, float(detected.thresholds[0])).materialise()
         return with_verdicts(explained, detected)[0]
 
+    def rebuild(self, n_jobs: int | None) -> None:
+        """Recompute feature weights from the points held and regrow all trees."""
+        self._check_keeps_points()
+        self.stream.check_consistent()
+        self.stream.rebuild(n_jobs)
+        self.refresh()
+
+    def widen(self, values: Array, n_jobs: int | None) -> None:
+        """Append features with the given values for all points held, and regrow all trees."""
+        self._check_keeps_points()
+        self.stream.widen(values, n_jobs)
+        self.refresh()
+
+    def amend(self, first: int, values: Array, n_jobs: int | None) -> None:
+        """Replace features of the points held, from the `first` on, by `values`, (n, m), and regrow the trees."""
+        self.stream.amend(first, values, n_jobs)
+        self.refresh()
+
+    def keep_scores(self, n: int) -> None:
+        """Set the maximum number of calibration scores."""
+        self.stream.keep_scores(n)
+        self.refresh()
+
+    def _check_keeps_points(self) -> None:
+        if not self.stream.keeps_points:
+            raise ValueError("a forest with window=None holds no points to rebuild from")
+
     def delete(self, keys: Sequence[Key], limits: Array | None, n_jobs: int | None) -> None:
         """Delete points by key, at most `limits` of each."""
         if not self.stream.keeps_points:
@@ -275,8 +305,9 @@ class StreamModel(ForestModel):
         is_known = weights.any(axis=0)
         rows, known = stream.points.values[slots[is_known]], self.fitted.posterior(query.n_jobs)
         own = np.ascontiguousarray(weights[:, is_known])
-        scores = forests.score.weighted_scores(score, self.forest, known, rows, self.lifetimes, own, query.n_jobs)
-        return score.to_log(stream.subtract_margins(scores, rows)), stream.numbers[slots[is_known]]
+        placed = stream.as_left_out(rows)
+        scores = forests.score.weighted_scores(score, self.forest, known, placed, self.lifetimes, own, query.n_jobs)
+        return score.to_log(stream.subtract_margins(scores, rows, are_left_out=True)), stream.numbers[slots[is_known]]
 
     def _calibrate_summary(self, rows: Array, whole: Array, query: Query) -> None:
         """Calibrate a forest that holds no points with some of its first rows.
@@ -312,6 +343,41 @@ class StreamModel(ForestModel):
             return None, {"calibration": scores} if len(scores) else {}
         stream.check_consistent()
         return forests.stream_state.state_of(stream, is_compact=is_compact)
+
+    @classmethod
+    def of_state(cls, header: Header, arrays: Arrays, n_categories: int) -> StreamModel:
+        """Return the model with a state that has a stream."""
+        is_compact = any(name.startswith("compact/") for name in arrays)
+        trees = None if is_compact else trees_of(arrays, n_categories)
+        prior, lifetimes = prior_of(header, arrays), arrays["lifetimes"]
+        of_stream = forests.stream_state.stream_of_state
+        return cls(of_stream(header["stream"], arrays, trees, prior, lifetimes, n_categories))
+
+    @classmethod
+    def of_frozen_state(
+        cls, header: Header, arrays: Arrays, parameters: StreamParameters, n_categories: int, order: Array | None
+    ) -> StreamModel:
+        """Return the model of a table that an earlier version saved without its points."""
+        unknown = [name for name in arrays if name.startswith(("points/", "stream/", "compact/"))]
+        if unknown:
+            raise ValueError(f"array {unknown[0]}: belongs to a stream, but the header has none")
+        trees = trees_of(arrays, n_categories)
+        if np.isnan(arrays["offset"]) or not trees.size.all():
+            raise ValueError("it has no stream, and its forest is empty or has no offset")
+        scores, score = arrays.get("calibration", np.empty(0)), parameters.score
+        check_scores("calibration", scores)
+        measured = unmeasured(header["n_features"], None)
+        plan = parameters.plan(measured, trees.domain, parameters.seed(), n_categories, order)
+        sizes = np.full(len(trees.root), EVERY)
+        n = max(len(scores), n_to_calibrate(parameters.false_alarm_rate))
+        own = plan._replace(n_trees=len(sizes)), None, prior_of(header, arrays), parameters.grid, score, sizes, n
+        frozen = forests.stream_state.frozen_stream
+        return cls(frozen(forests.stream.Rules(*own), trees, arrays["lifetimes"], score.to_log(scores)))
+
+    def forget_derived_offset(self, query: Query) -> None:
+        """Forget a threshold that calibration scores place; it may be that of a larger table."""
+        if not self.stream.is_frozen and query.policy.contamination is None:
+            self.offset = None
 
     def check_trees(self) -> None:
         """Raise ValueError if the trees are invalid, or do not belong to the stream."""

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from matplotlib.container import BarContainer
     from matplotlib.text import Text
 
-_LONGEST_NAME = 24  # characters of a name beside its bar; the headline needs the width
+_LONGEST_NAME = 20  # characters of a name beside its bar; the headline needs the width
+_LONGEST_VALUE, _LONGEST_RANGE = 14, 36  # characters of a value, and of the usual or normal values
 _LONGEST_HEADLINE = 500  # characters of the description of a region
 
 
@@ -131,14 +132,15 @@ def _bars_of(explanation: Explanation, top: int) -> list[Bar]:
 
 def _bar_of(explanation: Explanation, k: int, attribution: Attribution | None) -> Bar:
     """Return the bar of feature `k`, labelled with its value, usual range and normal values."""
-    value = explanation.format_value(k, explanation.values[k])
-    name = f"{drawable(explanation.names[k], _LONGEST_NAME)} = {value}\nusual {explanation.format_usual(k)}"
+    value = drawable(explanation.format_value(k, explanation.values[k]), _LONGEST_VALUE)
+    usual = drawable(explanation.format_usual(k), _LONGEST_RANGE)
+    name = f"{drawable(explanation.names[k], _LONGEST_NAME)} = {value}\nusual {usual}"
     bits = float(explanation.parts[k])
     if attribution is None:
         return Bar(name, bits, PALE, "")
-    words = explanation.format_side(attribution) if explanation.is_anomaly else attribution.side
+    words = attribution.direction if explanation.is_anomaly else attribution.side
     if explanation.is_anomaly and attribution.expected is not None:
-        words += f"\nnormal: {explanation.format_expected(attribution)}"
+        words += f"\nnormal: {drawable(explanation.format_expected(attribution), _LONGEST_RANGE)}"
     return Bar(name, bits, LOW if attribution.side == "low" else HIGH, words)
 
 

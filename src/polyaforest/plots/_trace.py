@@ -16,6 +16,7 @@ from polyaforest.plots.canvas import (
     VERMILION,
     canvas,
     drawable,
+    in_two_lines,
     matplotlib,
     place_of,
     plain,
@@ -25,6 +26,7 @@ from polyaforest.plots.canvas import (
     split_above,
     write_dates,
 )
+from polyaforest.util.dates import is_date
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,11 +36,10 @@ if TYPE_CHECKING:
     from polyaforest.explain import Explanation
     from polyaforest.series import Forecast
 
-_LONGEST_NAME = 24  # characters, limited by the height of a panel
+_LONGEST_LINE = 10  # characters of half a name, limited by the height of a panel
 _MOST_CHANNELS = 8
 _LONGEST_WORDS = 90  # characters, limited by the width of a figure
 _BITS_HEIGHT = 0.3  # share of a panel that the mark of the most unusual step takes
-_FIRST_DATE, _LAST_DATE = 1e8, 1e11  # numbers in this range are drawn as dates, in seconds since 1970
 _NOWHERE = 1e300  # a threshold beyond this flags nothing, and is not drawn
 
 
@@ -149,7 +150,7 @@ def trace(
             for c, panel in enumerate(panels)
         ]
     for panel, name in zip(panels, given.names, strict=True):
-        plain(panel.set_ylabel(drawable(name, _LONGEST_NAME)))
+        plain(panel.set_ylabel(in_two_lines(name, _LONGEST_LINE), fontsize=SMALL))
     boundary = _draw_threshold(ax, given)
     known = [(float(ax.convert_xunits(first)), float(ax.convert_xunits(last))) for first, last in windows]
     everything = [*zip(panels, given.values, strict=True), (ax, given.scores)]
@@ -199,10 +200,10 @@ def context_window(
     times, most = _moments(seen.times), max(float(seen.bits.max()), 1e-12)
     drawn = ContextPlot(ax, panels, [], [], [], [])
     for c, panel in zip(chosen, (*panels, ax), strict=True):
-        line, band = draw_band(panel, times, seen.mean[:, c], seen.low[:, c], seen.high[:, c])
+        line, band = draw_band(panel, times, seen.median[:, c], seen.low[:, c], seen.high[:, c])
         values = panel.plot(times, seen.readings[:, c], color=BLUE, linewidth=1.1, zorder=2.5)[0]
         marks = _mark_bits(panel, values.get_xdata(orig=False), seen.bits[:, c] / most)
-        plain(panel.set_ylabel(drawable(seen.channels[c], _LONGEST_NAME)))
+        plain(panel.set_ylabel(in_two_lines(seen.channels[c], _LONGEST_LINE), fontsize=SMALL))
         panel.margins(x=0.01, y=0.12)
         for artists, artist in zip(drawn[2:], (values, line, band, marks), strict=True):
             artists.append(artist)
@@ -293,8 +294,7 @@ def _moments(times: Array) -> Array:
     """Return times as dates if they look like dates, else unchanged; if unknown, steps counted back from 0."""
     if np.isnan(times).any():
         return np.arange(1 - len(times), 1)
-    is_date = float(times.min()) >= _FIRST_DATE and float(times.max()) < _LAST_DATE
-    return (times * 1e6).astype("datetime64[us]") if is_date else times
+    return (times * 1e6).astype("datetime64[us]") if is_date(times.min()) and is_date(times.max()) else times
 
 
 # ---- drawing ---------------------------------------------------------------------------------------------------------

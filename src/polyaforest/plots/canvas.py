@@ -95,6 +95,16 @@ def drawable(name: str, most: int = _LONGEST_NAME) -> str:
     return label("".join(chars), most)
 
 
+def in_two_lines(name: str, most: int) -> str:
+    """Return a drawable name of at most two lines of `most` characters, broken between its parts if possible."""
+    shown = drawable(name, 2 * most)
+    if len(shown) <= most:
+        return shown
+    parts = [at for at in range(len(shown) - most, most + 1) if shown[at - 1] in " _-./"]
+    at = min(parts, key=lambda place: abs(2 * place - len(shown)), default=most)
+    return f"{shown[:at].rstrip()}\n{shown[at:].lstrip()}"
+
+
 def plain(*texts: Text) -> None:
     """Disable math and TeX in texts that contain names, which may have dollar signs and backslashes."""
     for text in texts:

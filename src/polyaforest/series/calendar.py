@@ -1,11 +1,13 @@
-"""Calendar features: time of day and day of week as points on a circle."""
+"""Calendar features: time of day, day of week, day of month and public holidays, as points on a circle."""
 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -32,16 +34,63 @@ def _day_of_week(seconds: Array) -> Array:
     return share
 
 
-_CIRCLES = {"time of day": _time_of_day, "day of week": _day_of_week}
+def _day_of_month(seconds: Array) -> Array:
+    """Return the day of the month as a share of this month, so that last days are alike in all months."""
+    days = np.floor(seconds / _DAY).astype("datetime64[D]")
+    first = days.astype("datetime64[M]")
+    share: Array = (days - first.astype("datetime64[D]")) / ((first + 1).astype("datetime64[D]") - first)
+    return share
+
+
+def _is_holiday(seconds: Array, place: str) -> Array:
+    """Return half a turn on public holidays, else none."""
+    days, of_day = np.unique(np.floor(seconds / _DAY).astype("datetime64[D]"), return_inverse=True)
+    known = _holidays(place)
+    with _HOLIDAYS_LOCK:  # it adds years when they are asked for
+        found = np.array([day in known for day in days.tolist()])
+    share: Array = 0.5 * found[of_day]
+    return share
+
+
+@lru_cache(maxsize=64)
+def _holidays(place: str) -> Any:
+    """Return the public holidays of a country, such as "DE", or of a part of it, such as "DE-BY"."""
+    try:
+        import holidays  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ValueError('public holidays need a package: pip install "polyaforest[calendar]"') from None
+    country, _, part = place.partition("-")
+    try:
+        return holidays.country_holidays(country, subdiv=part or None)
+    except NotImplementedError as problem:
+        raise ValueError(f"the public holidays of {place!r} are unknown: {problem}") from None
+
+
+_CIRCLES = {"time of day": _time_of_day, "day of week": _day_of_week, "day of month": _day_of_month}
+_OF_HOLIDAYS = re.compile(r"public holidays ([A-Z]{2}(?:-[A-Z0-9]{1,3})?)")
+_HOLIDAYS_LOCK = threading.Lock()
+
+
+def _share(word: str, seconds: Array) -> Array:
+    """Return a calendar feature as a share of a turn."""
+    place = _OF_HOLIDAYS.fullmatch(word)
+    return _CIRCLES[word](seconds) if place is None else _is_holiday(seconds, place[1])
+
+
+def is_calendar_feature(word: object) -> bool:
+    """Return whether a text names a calendar feature; raise ValueError if its country is unknown."""
+    place = _OF_HOLIDAYS.fullmatch(str(word))
+    return word in _CIRCLES or (place is not None and _holidays(place[1]) is not None)
 
 
 def read_calendar(calendar: object) -> tuple[str, ...]:
     """Return the validated names of calendar features."""
     words = (calendar,) if isinstance(calendar, str) else tuple(calendar)  # type: ignore[arg-type]
     for word in words:
-        if word not in _CIRCLES:
+        if not is_calendar_feature(word):
             near = get_close_matches(str(word), _CIRCLES, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"use {' or '.join(map(repr, _CIRCLES))}"
+            names = [*map(repr, _CIRCLES), "'public holidays DE' (or another country)"]
+            hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(names[:-1])} or {names[-1]}"
             raise ValueError(f"calendar has no feature {word!r}: {hint}")
     if len(set(words)) < len(words):
         raise ValueError(f"calendar contains a feature twice: {words}")
@@ -89,7 +138,7 @@ def calendar_features(stamps: Array, words: tuple[str, ...], timezone: str) -> A
     if not words:
         return np.empty((len(stamps), 0))
     local = _local_seconds(stamps, timezone)
-    angles = [2 * np.pi * _CIRCLES[word](local) for word in words]
+    angles = [2 * np.pi * _share(word, local) for word in words]
     return np.stack([side(angle) for angle in angles for side in (np.sin, np.cos)], axis=1)
 
 

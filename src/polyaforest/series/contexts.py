@@ -46,7 +46,7 @@ class Coordinates(NamedTuple):
         ]
 
 
-class View(NamedTuple):
+class ViewFeatures(NamedTuple):
     """The features that one forest sees: some of each channel, and optionally the phase."""
 
     name: str
@@ -74,10 +74,10 @@ class Layout:
         self.n_channels, self.coordinates = n_channels, given
         self.season_labels = {n: _OF_SEASON if n == 1 else f"{_OF_SEASON} over {n}" for n in _SEASON.tolist()}
         self.views = (
-            View("change", changes),
-            View("shape", waves),
-            View("season", tuple(self.season_labels.values())),
-            View("rhythm", levels, has_phase=True),
+            ViewFeatures("change", changes),
+            ViewFeatures("shape", waves),
+            ViewFeatures("season", tuple(self.season_labels.values())),
+            ViewFeatures("rhythm", levels, has_phase=True),
         )
         self.steps = [np.array(steps, np.int64) for steps in given[:3]]
         self.waves = _WAVES[: given.n_waves]

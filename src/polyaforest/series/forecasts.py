@@ -9,6 +9,7 @@ from scipy.spatial.distance import cdist
 
 from polyaforest.kernels.arrays import Array
 from polyaforest.series.contexts import LENGTH, mean_deviations
+from polyaforest.util.numbers import are_counts
 
 _OUTSIDE = 0.1  # share of readings outside the band
 _NEIGHBOURS = 20  # approximate number of context windows per forecast: fewer give unreliable bands
@@ -40,6 +41,10 @@ class Forecast(NamedTuple):
     def beyond(self, readings: Array) -> Forecast:
         """Return the expected readings, if this is a forecast of changes from `readings`."""
         return Forecast(*(readings + part for part in self))
+
+    def at_least(self, least: Array) -> Forecast:
+        """Return the forecast without values below the least of each channel, (C,)."""
+        return Forecast(*(np.maximum(part, least) for part in self))
 
     def of_channel(self, c: int) -> Forecast:
         """Return the forecast of one channel, with one column."""
@@ -98,6 +103,7 @@ class Outlook:
         unseen: Array | None = None,
     ) -> None:
         self.held, self.numbers, self.period, self.is_apart = held, numbers, period, is_apart
+        self.least = np.where(are_counts(held.readings), 0.0, -np.inf)  # of each channel: counts are not negative
         self.values = values if unseen is None else np.where(unseen[:, None], np.nan, values)
         if period is not None:
             self.deviations = self.values - usual_by_rhythm(self.values, np.arange(len(values)), period)
@@ -106,6 +112,9 @@ class Outlook:
 
     def after(self, steps: Array, states: Array, ahead: int) -> Forecast:
         """Forecast the readings `ahead` steps after context windows with features `states`, (n, D), end at `steps`."""
+        return self._after(steps, states, ahead).at_least(self.least)
+
+    def _after(self, steps: Array, states: Array, ahead: int) -> Forecast:
         held, newest = self.held, int(steps.min())
         own, places = (self.numbers[steps], steps) if self.is_apart else (None, None)
         samples = _followed(held, ahead, None if self.is_apart else int(self.numbers[newest]))
@@ -133,7 +142,7 @@ class Outlook:
             if others.any() and not np.isnan(usual).any():
                 deviations = self.deviations[others]
                 weights = np.full((1, len(deviations)), 1 / len(deviations))
-                return Forecast(*(usual + part for part in _summary(deviations, weights)))
+                return Forecast(*(usual + part for part in _summary(deviations, weights))).at_least(self.least)
         before = np.array([first - 1])
         each = [self.after(before, state, ahead) for ahead in range(1, len(steps) + 1)]
         return Forecast(*(np.concatenate(parts) for parts in zip(*each, strict=True)))

@@ -53,10 +53,20 @@ _LAYOUT: Layout = {  # S steps, C channels, L known readings, N shingles held, M
 }
 
 
-def widths_of_state(header: Header, n_channels: int) -> list[int]:
-    """Return the number of features of each view of a series with a state from `SeriesHistory.state`."""
+_MOST_UNREAD = 2**16  # channels of a series that keeps no readings
+
+
+def pattern_of_state(header: Header) -> Pattern:
+    """Return the pattern of a series with a state from `SeriesHistory.state`."""
     _STATE(header, "series")
-    return checked_pattern(**header["pattern"]).widths(n_channels)
+    return checked_pattern(**header["pattern"])
+
+
+def check_channels(values: Array, n_channels: int) -> None:
+    """Raise ValueError if readings in a state do not have so many channels, before each of them takes memory."""
+    shape = values.shape
+    if len(shape) != 2 or shape[1] != n_channels or n_channels > max(values.size, _MOST_UNREAD):
+        raise ValueError(f"array values: has shape {shape}, not {n_channels} channels")
 
 
 @dataclass
@@ -140,8 +150,7 @@ class SeriesHistory:
     @classmethod
     def of_state(cls, header: Header, arrays: Arrays, n_channels: int, held: Sequence[Key]) -> Self:
         """Return the history with a state from `state`, for forests that hold shingles with the keys `held`."""
-        _STATE(header, "series")
-        pattern = checked_pattern(**header["pattern"])
+        pattern = pattern_of_state(header)
         check_layout(arrays, _LAYOUT, {"C": n_channels, "N": len(held), "D": pattern.n_features(n_channels)})
         values, numbers, since, times = (arrays[name] for name in ("values", "numbers", "since", "times"))
         periods = tuple(arrays.get("periods", np.empty(0, np.int64)).tolist())

@@ -42,8 +42,9 @@ class Shingler(TransformerMixin, BaseEstimator):
         Most consecutive missing steps to interpolate.
     difference : bool, default=False
         Whether to return changes between steps instead of levels.
-    calendar : sequence of {"time of day", "day of week"}, default=()
-        Features to add to each shingle, as sine and cosine; requires `times`.
+    calendar : sequence of str, default=()
+        Features to add to each shingle, as sine and cosine; requires `times`: "time of day", "day of week", "day of
+        month", and "public holidays DE" with the code of a country, or of a part of it, such as "DE-BY".
     timezone : str, default="UTC"
         Time zone of the calendar, such as "Europe/Berlin".
 

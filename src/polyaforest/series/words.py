@@ -1,13 +1,15 @@
-"""Describe how a context window differs from its forecast."""
+"""Describe the newest reading of a context window: what was read, what was expected, and what is unusual."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, tzinfo
+from typing import NamedTuple
 
 import numpy as np
 
 from polyaforest.kernels.arrays import Array
+from polyaforest.util import numbers
+from polyaforest.util.dates import is_date
 from polyaforest.util.text import label as shown
 
 _MOST_MISSING = 0.4  # a rise or fall of less than this share of the expected one is missing
@@ -15,13 +17,25 @@ _BEGUN = 0.25  # a rise or fall starts at the step that passes this share of its
 _STILL = 0.7  # if readings move by more than this share of the expected move, it is not missing
 _CLEAR = 2.0  # a rise or fall of the forecast is at least so many times the width of its band
 _LEAST_STILL = 4  # unchanged steps to report
-_FIRST_DATE, _LAST_DATE = 1e8, 1e11  # seconds since 1970 that are taken for dates
+_DAY = 86_400.0  # seconds
 
 
-def describe(
-    label: str, side: str, channel: str, actual: Array, expected: Sequence[Array], times: Array, zone: tzinfo
-) -> str:
-    """Describe what is unusual about the last readings of a channel.
+class Readings(NamedTuple):
+    """The last readings of a channel, oldest first, and what was expected; arrays of shape (n_steps,)."""
+
+    actual: Array
+    low: Array  # of the forecast; NaN without one
+    median: Array
+    high: Array
+    times: Array  # NaN if unknown
+    band: tuple[float, float, float]  # low, median and high expected of the newest reading, or usual
+    is_count: bool
+
+
+def describe(label: str, side: str, channel: str, readings: Readings, zone: tzinfo) -> str:
+    """Describe the newest reading of a channel, what was expected, and what is unusual.
+
+    The reading is too high only if it is above its band, and too low only if it is below.
 
     Parameters
     ----------
@@ -30,53 +44,56 @@ def describe(
     side : {"low", "high"}
         The side of the feature.
     channel : str
-    actual : ndarray of shape (n_steps,)
-        The last readings of the channel.
-    expected : three ndarrays of shape (n_steps,)
-        Mean, low and high of the forecast; NaN without one.
-    times : ndarray of shape (n_steps,)
-        Times of the readings; NaN if unknown.
+    readings : Readings
     zone : tzinfo
-        Time zone for times of day.
+        Time zone for times.
     """
-    channel, (mean, low, high) = shown(channel), expected
-    words = [_of_feature(label, side, channel)]
+    value, expected = numbers.beside_band(float(readings.actual[-1]), *readings.band)
+    when = _moment(readings.times, zone)
+    word = "usually" if np.isnan(readings.median[-1]) else "expected"
+    read = f"{shown(channel)} {value}{f' at {when}' if when else ''}"
+    return f"{read}, {word} {expected}: {_unusual(label, side, readings, zone)}"
+
+
+def _unusual(label: str, side: str, readings: Readings, zone: tzinfo) -> str:
+    """Describe what is unusual: the reading, the move that it does not make, or the readings that led up to it."""
+    actual, (low, _, high) = readings.actual, readings.band
     n_still = int(np.cumprod(actual[::-1] == actual[-1]).sum()) - 1
-    if label.startswith("volatility") and side == "low" and n_still >= _LEAST_STILL:
-        return f"{channel} has not changed for {n_still} steps{' or more' if n_still == len(actual) - 1 else ''}"
-    if not np.isnan(mean).any():
-        missing = _missing_move(actual, mean, low, high, times, zone)
-        if missing:
-            words = [f"{channel}: {missing}"]
-        elif not low[-1] <= actual[-1] <= high[-1]:
-            words.append(f"expected {_short(mean[-1])} ({_short(low[-1])} to {_short(high[-1])})")
-    return ", ".join(words)
+    more = " or more" if n_still == len(actual) - 1 else ""
+    is_beyond = numbers.is_beyond(float(actual[-1]), low, high)
+    if readings.is_count and actual[-1] == 0 and is_beyond:
+        return "none at all" + (f" for {n_still + 1} readings{more}" if n_still else "")
+    if n_still >= _LEAST_STILL and label.startswith("volatility") and side == "low":
+        return f"unchanged for {n_still} steps{more}"
+    missing = "" if np.isnan(readings.median).any() else _missing_move(readings, zone)
+    if missing or is_beyond:
+        return missing or ("too high" if actual[-1] > high else "too low")
+    return _of_feature(label, side)
 
 
-def _of_feature(label: str, side: str, channel: str) -> str:
-    """Describe a feature that is low or high."""
+def _of_feature(label: str, side: str) -> str:
+    """Describe a feature of the readings that led up to a usual one."""
     is_high, n = side == "high", label.rpartition(" ")[2]
     if label.startswith("change"):
-        within = "from one step to the next" if n == "1" else f"within {n} steps"
-        return f"{channel} {'rises' if is_high else 'falls'} unusually {within}"
+        within = "from one reading to the next" if n == "1" else f"within {n} readings"
+        return f"an unusual {'rise' if is_high else 'fall'} {within}"
     if label.startswith("volatility"):
-        return f"{channel} is {'more' if is_high else 'less'} volatile than usual over {n} steps"
+        return f"{'more' if is_high else 'less'} volatile than usual over {n} readings"
     if label.startswith("wave"):
-        return f"the shape of {channel} over the last 96 steps is unusual"
-    if label.startswith("deviation"):
-        over = f" over the last {n} steps" if " over " in label else ""
-        return f"{channel} {'was' if over else 'is'} {'higher' if is_high else 'lower'} than its rhythm{over}"
+        return "an unusual shape of the last 96 readings"
     if "phase" in label:
-        return f"{channel} is unusual for this phase of its rhythm"
-    over = f" over {n} steps" if label.startswith("mean") else ""
-    return f"{channel} is unusually {side}{over}"
+        return "unusual for this time of its rhythm"
+    if " over " in label:
+        return f"{'higher' if is_high else 'lower'} than usual over the last {n} readings"
+    return "unusual after the readings before it"
 
 
-def _missing_move(actual: Array, expected: Array, low: Array, high: Array, times: Array, zone: tzinfo) -> str:
+def _missing_move(readings: Readings, zone: tzinfo) -> str:
     """Describe the larger rise or fall of the forecast that is missing; return "" if there is none.
 
     Readings are too low after a missing rise, and too high after a missing fall.
     """
+    actual, low, expected, high, times = readings[:5]
     for name, sign, (size, start, end) in sorted(
         (("rise", 1, _rise(expected)), ("fall", -1, _rise(-expected))), key=lambda move: -move[2][0]
     ):
@@ -98,12 +115,17 @@ def _rise(readings: Array) -> tuple[float, int, int]:
     return float(climbed[end]), int(np.argmin(readings[: end + 1])), end
 
 
-def _time(seconds: float, zone: tzinfo) -> str:
-    """Return the time of day of a date; "" for other numbers."""
-    if not _FIRST_DATE <= seconds < _LAST_DATE:
+def _moment(times: Array, zone: tzinfo) -> str:
+    """Return the time of the newest reading: its time of day, or its date if readings are days apart."""
+    if np.isnan(times[-1]):
         return ""
-    return f"{datetime.fromtimestamp(seconds, zone):%H:%M}"
+    is_daily = len(times) > 1 and times[-1] - times[-2] >= _DAY
+    return _time(times[-1], zone, is_daily) or f"{times[-1]:.12g}"
 
 
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
+def _time(seconds: float, zone: tzinfo, is_daily: bool = False) -> str:
+    """Return the time of day of a date, or its day; "" for other numbers."""
+    if not is_date(seconds):
+        return ""
+    when = datetime.fromtimestamp(seconds, zone)
+    return f"{when:%Y-%m-%d}" if is_daily else f"{when:%H:%M:%S}" if when.second else f"{when:%H:%M}"

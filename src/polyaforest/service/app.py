@@ -10,38 +10,48 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect
 
 from polyaforest import __version__
 from polyaforest.io.errors import BadInput
-from polyaforest.io.json_values import to_json
-from polyaforest.service.alerts import Destination, Sender
+from polyaforest.service.alerts import Destination
 from polyaforest.service.audit import log
 from polyaforest.service.changes import StreamPlan, server_changes, stored_plan
 from polyaforest.service.check import check_config
-from polyaforest.service.config import Config, StreamConfig
+from polyaforest.service.config import Config, StreamConfig, parse_config
 from polyaforest.service.database import Damaged
+from polyaforest.service.delivery import Delivery, Sender
 from polyaforest.service.feed import Feed
 from polyaforest.service.feedback import complete_pending, reapply_feedback
 from polyaforest.service.folder import Folder
+from polyaforest.service.gateway import Gateways
 from polyaforest.service.inbox import Busy
+from polyaforest.service.incidents import IncidentBook
 from polyaforest.service.metrics import Metrics
+from polyaforest.service.openapi import described
+from polyaforest.service.otlp_export import VerdictExporter
 from polyaforest.service.preview import Previews
-from polyaforest.service.routes import pages, probes, routes
+from polyaforest.service.problems import PROBLEM, problem_text
+from polyaforest.service.routes import metric_routes, pages, probes, routes
 from polyaforest.service.security import Guard, Tokens
 from polyaforest.service.sessions import Sessions
+from polyaforest.service.settings_file import edited, write_settings
 from polyaforest.service.stream import ServedStream, StreamContext
 from polyaforest.service.worker import Worker
 
 __all__ = ["Feeder", "Service", "make_app"]
 
 _RELOAD_SECONDS = 60.0  # for a stream to finish its batch and restart
+_LEAST_ZIPPED = 2048  # bytes of a response
+_ZIP_LEVEL = 1  # speed matters more: it runs on the thread of all requests
 _ABOUT = """Anomalies in streams, with explanations. Times are seconds since 1970 (UTC). A key is the value by which a
 stream is partitioned; it is empty if the stream is not partitioned."""
 
@@ -54,11 +64,13 @@ class Service:
     config : Config
     read : callable, optional
         Reads the configuration again; raises `BadInput` if it is invalid.
+    file : str, optional
+        The configuration file, for changes from the page.
     """
 
-    def __init__(self, config: Config, read: Callable[[], Config] | None = None) -> None:
-        self.config, self._read = config, read
-        self._reloading = threading.Lock()
+    def __init__(self, config: Config, read: Callable[[], Config] | None = None, file: str | None = None) -> None:
+        self.config, self._read, self.file = config, read, file
+        self._reloading = threading.RLock()
         self.tokens = Tokens(config.server)
         self._folder = Folder(config.server.data)  # before any file in it is opened
         path = os.path.join(config.server.data, "sessions.json")
@@ -69,20 +81,25 @@ class Service:
         self.started = clock.time()
         self.is_demo = False
         self.previews = Previews()
+        self.gateways = Gateways()
+        self._exporter = None if config.server.otlp_url is None else VerdictExporter(config.server)
         destinations = [Destination(alert) for alert in config.alerts]
+        self.book = IncidentBook()
         self._sender = Sender(
-            lambda: [stream.outbox for stream in self.streams.values()],
+            Delivery(lambda: [stream.outbox for stream in self.streams.values()], self.book),
             lambda outcome, n: self.metrics.alerts.labels(outcome).inc(n),
         )
         link = config.server.public_url or f"http://{config.server.host}:{config.server.port}"
         self._shared = StreamContext(
-            config.server.data, self.feed, self.metrics, destinations, link.rstrip("/"), self._sender.wake
+            config.server.data, self.feed, self.metrics, destinations, link.rstrip("/"), self._sender.wake, self.book
         )
         self.streams = {name: self._new_stream(name, stream) for name, stream in config.streams.items()}
 
     def _new_stream(self, name: str, config: StreamConfig) -> ServedStream:
         stream = ServedStream(name, config, self._shared)
         stream.on_open.append(complete_pending)
+        if self._exporter is not None:
+            stream.on_scored.append(self._exporter.note)
         stream.reapply_feedback = reapply_feedback
         return stream
 
@@ -96,6 +113,8 @@ class Service:
         for stream in self.streams.values():
             stream.start()
         self._sender.start()
+        if self._exporter is not None:
+            self._exporter.start()
 
     def close_soon(self) -> None:
         """End feeds and previews; safe in any thread or signal handler."""
@@ -107,6 +126,8 @@ class Service:
         self._sender.stop()
         for stream in self.streams.values():
             stream.stop()
+        if self._exporter is not None:
+            self._exporter.stop()
         self._folder.close()
 
     # ---- settings ----------------------------------------------------------------------------------------------------
@@ -122,14 +143,40 @@ class Service:
             config = self._read()
             check_config(config)
             plans = self._plans(config)
-            waiting = server_changes(self.config.server, config.server)
-            changed = self._apply(config.model_copy(update={"server": self.config.server}), who)
+            waiting = [name for name in server_changes(self.config.server, config.server) if name != "tokens"]
+            server = self.config.server.model_copy(update={"tokens": config.server.tokens})
+            has_other_tokens = self.tokens.use(server)
+            if has_other_tokens:
+                self.feed.end_sessions()
+            changed = {**self._apply(config.model_copy(update={"server": server}), who), "tokens": has_other_tokens}
             return {
                 "applied": {name: plan.applied for name, plan in plans.items() if plan.applied},
                 "relearned": {name: plan.relearned for name, plan in plans.items() if plan.relearned},
                 **changed,
                 "at_next_start": [f"server.{name}" for name in waiting],
             }
+
+    def change_settings(self, stream: str, values: dict[str, Any], who: str, *, is_trial: bool) -> dict[str, Any]:
+        """Change settings of a stream in the file and apply them; with `is_trial`, only return what would change.
+
+        Raises `BadInput` or OSError, and changes nothing, if that is impossible.
+        """
+        if self.file is None or self._read is None:
+            raise BadInput("this service has no configuration file to change")
+        with self._reloading:
+            before = Path(self.file).read_text("utf-8")
+            after = edited(before, stream, values)
+            config = parse_config(after, self.file)
+            check_config(config.model_copy(update={"server": self.config.server}))
+            plan = self._plans(config)[stream]
+            if is_trial:
+                return {"applied": plan.applied, "relearned": plan.relearned}
+            write_settings(self.file, after)
+            try:
+                return self.reload(who)
+            except BaseException:
+                write_settings(self.file, before)
+                raise
 
     def _plans(self, config: Config) -> dict[str, StreamPlan]:
         """Return the plan of each stream; raise `BadInput` if one cannot apply its settings."""
@@ -210,7 +257,8 @@ def make_app(service: Service, feeder: Feeder | None = None) -> Any:
 
     @asynccontextmanager
     async def running(app: FastAPI) -> AsyncIterator[None]:
-        pulse = asyncio.create_task(service.feed.run())
+        passing = service.gateways.run(lambda: list(service.streams.values()))  # a reload replaces the mapping
+        tasks = [asyncio.create_task(service.feed.run()), asyncio.create_task(passing)]
         service.start()
         if feeder is not None:
             service.is_demo = True
@@ -222,9 +270,11 @@ def make_app(service: Service, feeder: Feeder | None = None) -> Any:
                 feeder.stop()
             service.previews.close()
             service.feed.close()
-            pulse.cancel()
-            with suppress(asyncio.CancelledError):
-                await pulse
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            await asyncio.to_thread(service.gateways.save)
             await asyncio.to_thread(service.stop)
 
     app = FastAPI(
@@ -235,10 +285,12 @@ def make_app(service: Service, feeder: Feeder | None = None) -> Any:
         docs_url=None,  # pages that load scripts from elsewhere
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
+        generate_unique_id_function=lambda route: route.name,
     )
     app.state.service = service
     app.include_router(routes, prefix="/api/v1")
     app.include_router(probes)
+    app.include_router(metric_routes)
     app.include_router(pages(Path(__file__).with_name("page")))
 
     @app.exception_handler(RequestValidationError)
@@ -246,30 +298,48 @@ def make_app(service: Service, feeder: Feeder | None = None) -> Any:
         """Report which part of a request is invalid."""
         errors = [{"where": ".".join(map(str, error["loc"])), "what": error["msg"]} for error in problem.errors()]
         words = "; ".join(f"{error['where']}: {error['what']}" for error in errors)
-        return _json(422, {"detail": words, "errors": errors})
+        return _problem(422, words, {"errors": errors})
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, problem: HTTPException) -> Response:
-        """Return an error as JSON."""
-        return _json(problem.status_code, {"detail": problem.detail}, dict(problem.headers or {}))
+        """Return an error with its reason."""
+        return _problem(problem.status_code, problem.detail, headers=dict(problem.headers or {}))
 
     @app.exception_handler(Busy)
     async def busy(_: Request, problem: Busy) -> Response:
         """Ask the client to retry later."""
-        return _json(503, {"detail": str(problem)}, {"retry-after": "1"})
+        return _problem(503, str(problem), headers={"retry-after": "1"})
 
     @app.exception_handler(ClientDisconnect)
     async def client_disconnected(_: Request, __: ClientDisconnect) -> Response:
         """Return a response that is never sent: the client has disconnected."""
-        return _json(400, {"detail": "the client disconnected before the whole request arrived"})
+        return _problem(400, "the client disconnected before the whole request arrived")
 
     @app.exception_handler(Damaged)
     async def history_damaged(_: Request, problem: Damaged) -> Response:
         """Ask the client to retry once the file is rebuilt."""
-        return _json(503, {"detail": str(problem)}, {"retry-after": "5"})
+        return _problem(503, str(problem), headers={"retry-after": "5"})
 
+    @app.exception_handler(ModuleNotFoundError)
+    async def library_missing(_: Request, problem: ModuleNotFoundError) -> Response:
+        """Say which extra to install on the server."""
+        return _problem(501, str(problem))
+
+    app.openapi = partial(described, app)  # type: ignore[method-assign]
+    app.add_middleware(_Zip, minimum_size=_LEAST_ZIPPED, compresslevel=_ZIP_LEVEL)
     return Guard(app, service.config.server, service.tokens, service.sessions, service.metrics.observe_request)
 
 
-def _json(status: int, facts: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
-    return Response(to_json(facts), status, headers, "application/json")
+class _Zip(GZipMiddleware):
+    """Compresses answers, except live messages, which must not wait, and backups, which hardly shrink."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Handle a request."""
+        is_plain = str(scope.get("path", "")).endswith(("/feed", "/backup"))
+        await (self.app if is_plain else super().__call__)(scope, receive, send)
+
+
+def _problem(
+    status: int, detail: str, more: dict[str, Any] | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    return Response(problem_text(status, detail, more), status, headers, PROBLEM)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple, Self
 
@@ -11,13 +11,16 @@ import numpy as np
 import orjson
 
 from polyaforest.kernels.arrays import Array
+from polyaforest.tables.categories import Categories, Texts
+from polyaforest.tables.validation import NamedRows
 
 __all__ = [
-    "FLAGGED", "MUTED", "NOT_CHECKED", "NOT_LEARNED", "Band", "Block", "BucketSummary", "Buckets", "ScoredRecord",
-    "seal", "unseal",
+    "FLAGGED", "KEPT_OUT", "MUTED", "NOT_CHECKED", "NOT_LEARNED", "Band", "Block", "BucketSummary", "Buckets",
+    "ScoredRecord", "seal", "unseal",
 ]  # fmt: skip
 
 FLAGGED, MUTED, NOT_LEARNED, NOT_CHECKED = 1, 2, 4, 8  # bits of flags
+KEPT_OUT = 16  # not learned because of `drift = "keep"`
 _NO_POINT = -1
 _SEAL = b"POLYA\x02\xff\xff"  # NaN as a number, impossible as a length: data without a checksum never starts like this
 _CHECKSUM = 8  # bytes
@@ -66,6 +69,7 @@ class ScoredRecord(NamedTuple):
     point: int | str | None  # key of the point in the model, None if not learned
     values: list[float]
     band: Band | None  # expected range
+    texts: Mapping[int, str] = {}  # of its categories, by column; never written to
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Block:
     values: Array  # float64 (n, C)
     bands: Array  # float32 (n, 3, C)
     names: tuple[str | None, ...]  # keys of points that have names; empty if none has
+    texts: Mapping[tuple[int, float], str] = field(default_factory=dict)  # of categories, by column and code
 
     @classmethod
     def of(cls, samples: Sequence[ScoredRecord]) -> Self:
@@ -107,6 +112,7 @@ class Block:
             np.array([sample.values for sample in samples], np.float64).reshape(n, n_fields),
             bands,
             tuple(names) if any(name is not None for name in names) else (),
+            {(k, sample.values[k]): text for sample in samples for k, text in sample.texts.items()},
         )
 
     @classmethod
@@ -116,7 +122,8 @@ class Block:
         names: tuple[str | None, ...] = ()
         if any(block.names for block in blocks):
             names = tuple(name for block in blocks for name in block.names or (None,) * len(block))
-        return cls(**dict(zip(_COLUMNS, columns, strict=True)), names=names)
+        texts = {place: text for block in blocks for place, text in block.texts.items()}
+        return cls(**dict(zip(_COLUMNS, columns, strict=True)), names=names, texts=texts)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -124,7 +131,22 @@ class Block:
     def where(self, is_kept: Array) -> Self:
         """Return the records where a mask is True."""
         names = tuple(name for name, kept in zip(self.names, is_kept.tolist(), strict=False) if kept)
-        return replace(self, **{name: getattr(self, name)[is_kept] for name in _COLUMNS}, names=names)
+        columns = {name: getattr(self, name)[is_kept] for name in _COLUMNS}
+        coded = {k for k, _ in self.texts}
+        known = {(k, code) for k in coded for code in np.unique(columns["values"][:, k]).tolist()}
+        texts = {place: text for place, text in self.texts.items() if place in known}  # deleted records leave none
+        return replace(self, **columns, names=names, texts=texts)
+
+    def named_rows(self, fields: Sequence[str], categories: Sequence[str]) -> NamedRows:
+        """Return the values in the form that detectors accept, given the fields and which of them are categories."""
+        coded = tuple(place for place, name in enumerate(fields) if name in categories)
+        encoding = Categories(coded, len(fields), self.texts_by_code) if coded else None
+        return NamedRows(self.values, list(fields), encoding)
+
+    @property
+    def texts_by_code(self) -> Texts:
+        """The texts of categories; a code is that of one text in every column."""
+        return {code: text for (_, code), text in self.texts.items()}
 
     def point_keys(self) -> list[int | str | None]:
         """Return the key of each record in the model, None if it was not learned."""
@@ -136,7 +158,9 @@ class Block:
 
     def to_bytes(self) -> bytes:
         """Serialise the block."""
-        header = orjson.dumps({"n": len(self), "fields": self.values.shape[1], "names": self.names or None})
+        facts = {"n": len(self), "fields": self.values.shape[1], "names": self.names or None}
+        texts = [(*place, text) for place, text in self.texts.items()]
+        header = orjson.dumps(facts | ({"texts": texts} if texts else {}))
         columns = [np.ascontiguousarray(getattr(self, name)).tobytes() for name in _COLUMNS]
         return b"".join([len(header).to_bytes(4, "little"), header, *columns])
 
@@ -150,10 +174,11 @@ class Block:
             count = int(np.prod(shape))
             columns.append(np.frombuffer(text, dtype, count, start).reshape(shape))
             start += count * np.dtype(dtype).itemsize
-        return cls(**dict(zip(_COLUMNS, columns, strict=True)), names=tuple(header["names"] or ()))
+        texts = {(int(k), float(code)): str(text) for k, code, text in header.get("texts", ())}
+        return cls(**dict(zip(_COLUMNS, columns, strict=True)), names=tuple(header["names"] or ()), texts=texts)
 
 
-_COLUMNS = [field.name for field in fields(Block) if field.name != "names"]
+_COLUMNS = [one.name for one in fields(Block) if one.name not in ("names", "texts")]
 
 
 def _columns(n: int, n_fields: int) -> list[tuple[Any, tuple[int, ...]]]:
@@ -192,7 +217,7 @@ class BucketSummary:
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Concatenate consecutive summaries."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+        return cls(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(cls)))
 
     def reduced(self, groups: Array) -> Self:
         """Merge the parts of each run of equal numbers in `groups`, (n,), which must be sorted."""
@@ -234,7 +259,7 @@ class BucketSummary:
     def inside(self, start: float, end: float) -> Self:
         """Return the parts between two times."""
         is_inside = (self.times >= start) & (self.times <= end)
-        return type(self)(*(getattr(self, field.name)[is_inside] for field in fields(self)))
+        return type(self)(*(getattr(self, one.name)[is_inside] for one in fields(self)))
 
 
 def _mean(values: Array, weights: Array, starts: Array) -> Array:
@@ -265,7 +290,7 @@ class Buckets(NamedTuple):
             return inside
         places = self.places(inside.times)
         order = np.argsort(places, kind="stable")
-        columns = (getattr(inside, field.name)[order] for field in fields(BucketSummary))
+        columns = (getattr(inside, one.name)[order] for one in fields(BucketSummary))
         return BucketSummary(*columns).reduced(places[order])
 
     def places(self, times: Array) -> Array:

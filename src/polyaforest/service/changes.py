@@ -17,8 +17,8 @@ from urllib.parse import quote
 from polyaforest.io.records import RecordReader
 from polyaforest.io.sources.prometheus import TIME
 from polyaforest.judge import read_notes
-from polyaforest.live.changes import Changed, find_changes
-from polyaforest.live.loop import check_notes
+from polyaforest.judge.changes import Changed, find_changes
+from polyaforest.judge.loop import check_notes
 from polyaforest.service.config import PrometheusConfig, RetentionConfig, ServerConfig, StreamConfig
 from polyaforest.service.database import check_history
 from polyaforest.service.relearn import records_to_learn
@@ -29,6 +29,7 @@ __all__ = ["KINDS", "StreamPlan", "new_reader", "plan_stream", "server_changes",
 
 KINDS: dict[str, Effect] = {
     **{f"server.{name}": Effect.AT_START for name in ServerConfig.model_fields},
+    "server.tokens": Effect.APPLIED,
     "alerts": Effect.APPLIED,
     "streams": Effect.APPLIED,  # new streams start, removed ones stop; their files are kept
     # per stream
@@ -37,10 +38,18 @@ KINDS: dict[str, Effect] = {
     **{f"prometheus.{name}": Effect.APPLIED for name in PrometheusConfig.model_fields},
     "prometheus.queries": Effect.NEW_STREAM,
     "prometheus.by": Effect.NEW_STREAM,
+    "metrics.fields": Effect.NEW_STREAM,
+    "metrics.by": Effect.NEW_STREAM,
+    "metrics.within": Effect.APPLIED,
+    "metrics.wait": Effect.APPLIED,
     **{f"retention.{name}": Effect.APPLIED for name in RetentionConfig.model_fields},
 }
 
-_IN_PROMETHEUS = {"columns": "prometheus.queries", "by": "prometheus.by"}
+# settings that name the columns and the key of the records of a source, by its table
+_IN_TABLE = {
+    "prometheus": {"columns": "prometheus.queries", "by": "prometheus.by"},
+    "metrics": {"columns": "metrics.fields", "by": "metrics.by"},
+}
 
 
 @dataclass
@@ -82,6 +91,8 @@ def new_reader(config: StreamConfig) -> RecordReader:
     """Return the record reader of a new stream."""
     if config.prometheus is not None:
         return RecordReader(columns=list(config.prometheus.queries), time=TIME, key=config.prometheus.by)
+    if config.metrics is not None:
+        return RecordReader("jsonl", columns=list(config.metrics.fields), time=TIME, key=config.metrics.key)
     return RecordReader(
         config.format,
         columns=config.columns,
@@ -101,11 +112,15 @@ def plan_stream(name: str, config: StreamConfig, notes: Mapping[str, Any]) -> St
     found = find_changes(notes, config.settings, new_reader(config), KINDS, "models and history")
     plan.applied, plan.relearned, plan.reader = found.applied, found.relearned, found.reader
     plan.refused = found.refused
-    if config.prometheus is not None:
-        plan.refused = {_IN_PROMETHEUS.get(name, name): reason for name, reason in found.refused.items()}
-    if "prometheus.queries" in plan.applied and notes["reader"]["settled"]:
-        plan.applied.pop("prometheus.queries")
-        plan.refused.setdefault("prometheus.queries", "the columns in the history came from different queries")
+    for table, names in _IN_TABLE.items():
+        if getattr(config, table) is None:
+            continue
+        plan.refused = {names.get(name, name): reason for name, reason in found.refused.items()}
+        for one in names.values():
+            if one in plan.applied and notes["reader"]["settled"]:
+                plan.applied.pop(one)
+                what = one.rpartition(".")[2]
+                plan.refused.setdefault(one, f"the records in the history came from different {what}")
     plan.applied = {name: values for name, values in plan.applied.items() if name not in plan.refused}
     plan.running = config.with_settings({setting: before for setting, (before, _) in plan.relearned.items()})
     return plan

@@ -10,8 +10,11 @@ from typing import Any
 
 from polyaforest.io.errors import BadInput
 from polyaforest.io.sources import check_source
+from polyaforest.series.calendar import read_calendar
+from polyaforest.service import otlp, remote_write
 from polyaforest.service.alerts import Destination
 from polyaforest.service.config import AlertConfig, Config, Place, ServerConfig, StreamConfig
+from polyaforest.service.otlp_export import VerdictExporter
 from polyaforest.service.security import ADMIN_TOKEN, READ_TOKEN, Tokens, read_token
 
 __all__ = ["check_config"]
@@ -30,13 +33,18 @@ def check_config(config: Config) -> None:
 
 def _server_errors(server: ServerConfig) -> Iterator[tuple[Place, str]]:
     files = {"admin_token_file": ADMIN_TOKEN, "read_token_file": READ_TOKEN}
-    errors = [
+    errors: list[tuple[Place, str]] = [
         ((name,), words)
         for name, variable in files.items()
         if (words := _problem(read_token, getattr(server, name), variable)) is not None
     ]
+    for number, token in enumerate(server.tokens):
+        if (words := _problem(read_token, token.file, token.env or "")) is not None:
+            errors.append((("tokens", number), words))
     if not errors and (words := _problem(Tokens, server)) is not None:
         errors.append((("host",), words))
+    if server.otlp_url is not None and (words := _problem(VerdictExporter, server)) is not None:
+        errors.append((("otlp_url" if server.otlp_token_file is None else "otlp_token_file",), words))
     if (words := _problem(_check_address, server.host)) is not None:
         errors.append((("host",), words))
     if (words := _problem(_check_folder, server.data)) is not None:
@@ -45,11 +53,17 @@ def _server_errors(server: ServerConfig) -> Iterator[tuple[Place, str]]:
 
 
 def _stream_errors(stream: StreamConfig) -> Iterator[tuple[Place, str]]:
+    extras: dict[str, Callable[[], Any]] = {"otlp": otlp.check_extra, "remote-write": remote_write.message_class}
+    needed = extras.get(stream.source)
+    if needed is not None and (words := _problem(needed)) is not None:
+        yield ("source",), words
+    if (words := _problem(read_calendar, stream.calendar)) is not None:
+        yield ("calendar",), words
     if stream.prometheus is not None:
         words = _problem(stream.prometheus.open)
         if words is not None:
             yield ("prometheus", "token_file"), words
-    elif stream.source != "http":
+    elif not stream.has_inbox:
         words = _problem(check_source, stream.source)
         if words is not None:
             yield ("source",), words
@@ -83,7 +97,7 @@ def _problem(check: Callable[..., Any], *values: Any) -> str | None:
     """Return why a check fails, or None if it passes."""
     try:
         check(*values)
-    except (OSError, ValueError) as problem:  # BadInput is a ValueError
+    except (OSError, ValueError, ModuleNotFoundError) as problem:  # BadInput is a ValueError
         if isinstance(problem, OSError) and problem.filename is not None:
             return f"{problem.filename}: {problem.strerror}"
         return str(problem)

@@ -109,6 +109,15 @@ def moment_text(time: float) -> str:
         return f"{time:g}"
 
 
+def time_of_day(time: float) -> str:
+    """Return the time of day in UTC, with seconds unless they are 0."""
+    try:
+        date = datetime.fromtimestamp(time, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{time:g}"
+    return f"{date:%H:%M:%S}" if date.second else f"{date:%H:%M}"
+
+
 def _in_words(seconds: float) -> str:
     """Return a duration in its largest unit."""
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):

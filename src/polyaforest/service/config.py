@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -25,6 +25,7 @@ from polyaforest.io.errors import BadInput
 from polyaforest.io.sources import canonical_name, scheme_of
 from polyaforest.io.sources.prometheus import TIME, PrometheusServer
 from polyaforest.service.toml_text import Places, to_toml
+from polyaforest.settings.metrics import MetricSelector, parse_selector
 from polyaforest.settings.stream import (
     FORMER_NAMES,
     Effect,
@@ -49,14 +50,17 @@ from polyaforest.settings.values import (
 from polyaforest.util.text import printable
 
 __all__ = [
-    "AlertConfig", "Config", "PrometheusConfig", "RetentionConfig", "ServerConfig", "SettingsTable", "StreamConfig",
-    "parse_config", "public", "read_config", "to_toml", "web_address",
+    "KEY", "AlertConfig", "Config", "MetricsConfig", "PrometheusConfig", "RetentionConfig", "ServerConfig",
+    "SettingsTable", "StreamConfig", "TokenConfig", "parse_config", "public", "read_config", "to_toml", "web_address",
 ]  # fmt: skip
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # also the name of a file
 _WORDS = {"extra_forbidden": "unknown key", "missing": "is missing"}
 _DAY = 86400.0
+KEY = "key"  # the field with the key in records of metrics
+_PUSHED = ("otlp", "remote-write")  # sources whose metrics come by HTTP
+_OWN = ("http", "prometheus", *_PUSHED)  # sources that are not addresses
 
 
 def web_address(url: str) -> str:
@@ -73,12 +77,28 @@ def web_address(url: str) -> str:
 
 Place = tuple[int | str, ...]  # the path of a setting in the file
 Span = Annotated[float, BeforeValidator(Duration().check)]
+Pause = Annotated[float, BeforeValidator(Duration(is_zero_allowed=True).check)]
 
 
 class SettingsTable(BaseModel):
     """Base class of tables of the file; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+
+
+class TokenConfig(SettingsTable):
+    """A token with a name and a role, in a file or in an environment variable."""
+
+    name: str = Field(min_length=1, max_length=64)
+    role: Literal["read", "write", "admin"]
+    file: str | None = None
+    env: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.file is None) == (self.env is None):
+            raise ValueError("set exactly one of `file` and `env`")
+        return self
 
 
 class ServerConfig(SettingsTable):
@@ -89,6 +109,7 @@ class ServerConfig(SettingsTable):
     data: str = "polyaforest-data"
     read_token_file: str | None = None
     admin_token_file: str | None = None
+    tokens: list[TokenConfig] = []
     allowed_hosts: list[str] = []
     cors: list[str] = []
     max_body_mb: float = Field(default=16.0, gt=0, le=1024)
@@ -100,10 +121,13 @@ class ServerConfig(SettingsTable):
     trusted_proxies: list[str] = []
     key_labels: bool = False
     public_url: str | None = None
+    otlp_url: str | None = None
+    otlp_every: Span = 15.0
+    otlp_token_file: str | None = None
 
-    @field_validator("public_url")
+    @field_validator("public_url", "otlp_url")
     @classmethod
-    def _check_public_url(cls, url: str | None) -> str | None:
+    def _check_address(cls, url: str | None) -> str | None:
         return url if url is None else web_address(url)
 
     @property
@@ -156,6 +180,38 @@ class PrometheusConfig(SettingsTable):
         return self
 
 
+class MetricsConfig(SettingsTable):
+    """How metrics that senders push become records: one metric per field, and the labels that make the key."""
+
+    fields: dict[str, str] = Field(min_length=1)
+    by: list[str] = []
+    within: Span = 5.0
+    wait: Span = 10.0
+
+    @property
+    def selectors(self) -> dict[str, MetricSelector]:
+        """The metric of each field."""
+        return {name: parse_selector(text) for name, text in self.fields.items()}
+
+    @property
+    def key(self) -> str | None:
+        """The field with the key, None if the stream is not partitioned."""
+        return KEY if self.by else None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, text in self.fields.items():
+            if name in (TIME, KEY):
+                raise ValueError(f"the field name {name!r} is reserved: choose another name")
+            try:
+                parse_selector(text)
+            except ValueError as problem:
+                raise ValueError(f"fields.{name}: {problem}") from None
+        if len(set(self.by)) < len(self.by):
+            raise ValueError("`by` names a label twice")
+        return self
+
+
 class RetentionConfig(SettingsTable):
     """How much history a stream keeps; the oldest records beyond either limit are deleted."""
 
@@ -168,6 +224,7 @@ class StreamConfig(SettingsTable, StreamSettings):
 
     source: str = "http"
     prometheus: PrometheusConfig | None = None
+    metrics: MetricsConfig | None = None
     band: Annotated[bool, Setting(Flag(), "Store the expected range of each record.", effect=Effect.APPLIED)] = True
     silence: Annotated[
         float | None,
@@ -182,6 +239,15 @@ class StreamConfig(SettingsTable, StreamSettings):
             Effect.APPLIED,
         ),
     ] = None
+    max_wait: Annotated[
+        float,
+        Setting(
+            Duration(),
+            "Report that the stream falls behind if posted records wait longer to be scored.",
+            "5m",
+            Effect.APPLIED,
+        ),
+    ] = 300.0
     max_ahead: Annotated[
         float,
         Setting(Duration(), "Reject records dated further ahead of the system clock.", "1h", Effect.APPLIED),
@@ -194,7 +260,7 @@ class StreamConfig(SettingsTable, StreamSettings):
     @field_validator("source")
     @classmethod
     def _check_source(cls, source: str) -> str:
-        if source not in ("http", "prometheus"):
+        if source not in _OWN:
             scheme_of(source)  # raises if the address is malformed
         return source
 
@@ -202,6 +268,8 @@ class StreamConfig(SettingsTable, StreamSettings):
     def _check(self) -> Self:
         if (self.source == "prometheus") != (self.prometheus is not None):
             raise ValueError('set both source = "prometheus" and the table `prometheus`, or neither')
+        if (self.source in _PUSHED) != (self.metrics is not None):
+            raise ValueError('set both source = "otlp" or "remote-write" and the table `metrics`, or neither')
         for words in self.conflicts():
             raise ValueError(words)
         return self
@@ -209,7 +277,17 @@ class StreamConfig(SettingsTable, StreamSettings):
     @property
     def has_times(self) -> bool:
         """Whether the settings say where the times of records are."""
-        return self.time is not None or self.source == "prometheus"
+        return self.time is not None or self.source in ("prometheus", *_PUSHED)
+
+    @property
+    def has_inbox(self) -> bool:
+        """Whether records come by HTTP."""
+        return self.source == "http" or self.source in _PUSHED
+
+    @property
+    def source_name(self) -> str:
+        """The source without passwords."""
+        return _without_password(self.source)
 
     @property
     def closes_after(self) -> float:
@@ -220,7 +298,7 @@ class StreamConfig(SettingsTable, StreamSettings):
     def settings(self) -> dict[str, Any]:
         """All settings as JSON values without secrets, those of tables named "table.name"."""
         settings: dict[str, Any] = {"source": _without_password(self.source)}
-        for table in ("prometheus", "retention"):
+        for table in ("prometheus", "metrics", "retention"):
             part = getattr(self, table)
             settings |= {} if part is None else {f"{table}.{name}": one for name, one in part.model_dump().items()}
         if self.prometheus is not None:
@@ -233,11 +311,11 @@ class StreamConfig(SettingsTable, StreamSettings):
         return self.model_copy(update={name: known[name].check(value) for name, value in stored.items()})
 
 
-TABLES = ("prometheus", "retention", "gates")  # of a stream
+TABLES = ("prometheus", "metrics", "retention", "gates")  # of a stream
 
 
 def _without_password(source: str) -> str:
-    return source if source in ("http", "prometheus") else canonical_name(source)
+    return source if source in _OWN else canonical_name(source)
 
 
 class AlertConfig(SettingsTable):
@@ -249,13 +327,22 @@ class AlertConfig(SettingsTable):
     url_env: str | None = None
     streams: list[str] = []
     min_bits: float = Field(default=0.0, ge=0)
+    min_severity: int = Field(default=1, ge=1, le=5)
     worse_by: float = Field(default=4.0, gt=0)
     closing: bool = True
+    group: bool = True
+    group_wait: Pause = 5.0
+    group_interval: Pause = 300.0
+    most_per_hour: int = Field(default=60, ge=1)
+    secret_file: str | None = None
+    secret_env: str | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if sum(part is not None for part in (self.url, self.url_file, self.url_env)) != 1:
             raise ValueError("set exactly one of `url`, `url_file` and `url_env`")
+        if self.secret_file is not None and self.secret_env is not None:
+            raise ValueError("set `secret_file` or `secret_env`, not both")
         return self
 
 
@@ -288,6 +375,10 @@ class Config(SettingsTable):
             if name.casefold() in seen:
                 yield ("streams", name), "another stream name differs only in upper and lower case: rename one"
             seen.add(name.casefold())
+        tokens = [token.name for token in self.server.tokens]
+        for number, name in enumerate(tokens):
+            if name in tokens[:number]:
+                yield ("server", "tokens", number, "name"), f"another token is named {name!r}: choose another name"
         names = [alert.name for alert in self.alerts]
         for number, alert in enumerate(self.alerts):
             if alert.name in names[:number]:
@@ -365,6 +456,8 @@ def _path_in(tables: Any, place: tuple[int | str, ...]) -> list[int | str]:
 def public(config: Config) -> dict[str, Any]:
     """Return the settings that differ from the defaults, without secrets."""
     shown = config.model_dump(by_alias=True, exclude_defaults=True)
+    if config.server.otlp_url is not None:
+        shown["server"]["otlp_url"] = canonical_name(config.server.otlp_url)
     shown["streams"] = {name: _public_stream(stream) for name, stream in config.streams.items()}
     for alert in shown.get("alerts", []):
         alert.pop("url", None)  # usually a secret
@@ -372,7 +465,7 @@ def public(config: Config) -> dict[str, Any]:
 
 
 def _public_stream(stream: StreamConfig) -> dict[str, Any]:
-    shown = stream.model_dump(exclude_defaults=True, include={"prometheus", "retention", "source"})
+    shown = stream.model_dump(exclude_defaults=True, include={"prometheus", "metrics", "retention", "source"})
     shown |= non_default(stream)
     if "source" in shown:
         shown["source"] = _without_password(shown["source"])

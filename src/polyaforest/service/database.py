@@ -78,6 +78,18 @@ CREATE TABLE damaged (
     start REAL, end REAL, reason TEXT NOT NULL, body BLOB, stored REAL
 );
 """
+# absent from files of earlier releases, which do not need them
+_ADDED = """
+CREATE TABLE IF NOT EXISTS mutes (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, until REAL NOT NULL, who TEXT NOT NULL, key TEXT,
+    pattern TEXT, field TEXT, reason TEXT NOT NULL, ended REAL
+);
+CREATE TABLE IF NOT EXISTS annotations (
+    id TEXT PRIMARY KEY, start REAL NOT NULL, end REAL NOT NULL, key TEXT, text TEXT NOT NULL, kind TEXT NOT NULL,
+    who TEXT NOT NULL, at REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS annotations_by_start ON annotations (start);
+"""
 _UPGRADE = f"""
 ALTER TABLE inbox ADD COLUMN digest BLOB;
 ALTER TABLE blocks ADD COLUMN stored REAL;
@@ -85,7 +97,20 @@ CREATE INDEX blocks_by_stored ON blocks (stored);
 ALTER TABLE events ADD COLUMN changed REAL;
 {_DAMAGED}
 """
-_TABLES = ("keys", "blocks", "events", "inbox", "quarantine", "feedback", "audit", "outbox", "facts", "damaged")
+_TABLES = (
+    "keys",
+    "blocks",
+    "events",
+    "inbox",
+    "quarantine",
+    "feedback",
+    "audit",
+    "outbox",
+    "facts",
+    "damaged",
+    "mutes",
+    "annotations",
+)
 
 
 class Damaged(Exception):  # noqa: N818 - reads better where it is caught
@@ -208,6 +233,7 @@ def _opened(path: str) -> sqlite3.Connection:
         file.execute("PRAGMA secure_delete = ON")  # deleted records must not remain in free pages
         if file.execute("PRAGMA user_version").fetchone()[0] < _VERSION:
             file.executescript(f"BEGIN; {_UPGRADE} PRAGMA user_version = {_VERSION}; COMMIT")
+        file.executescript(f"BEGIN; {_ADDED} COMMIT")
         return file
     except (OSError, sqlite3.DatabaseError) as problem:
         raise BadInput(_UNUSABLE.format(path=path, problem=problem)) from problem
@@ -223,7 +249,7 @@ def _create_tables(file: sqlite3.Connection) -> None:
     """Create the tables of an empty history."""
     file.execute("PRAGMA page_size = 8192")
     marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_VERSION};"
-    file.executescript(f"BEGIN; {_SCHEMA} {_DAMAGED} {marks} COMMIT")
+    file.executescript(f"BEGIN; {_SCHEMA} {_DAMAGED} {_ADDED} {marks} COMMIT")
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------

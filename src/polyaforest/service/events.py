@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 import time as clock
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from math import sqrt
+from itertools import islice
 from typing import Any, NamedTuple
 
 import orjson
@@ -15,10 +15,10 @@ from polyaforest.forest.point_store import keys_named
 from polyaforest.io.json_values import to_json
 from polyaforest.service.database import Database
 from polyaforest.service.history import RecordHistory
+from polyaforest.service.incidents import likeness
 from polyaforest.storage.migrations import upgrade_event
 
-__all__ = ["EventChange", "EventLog", "event_id"]
-
+__all__ = ["EventChange", "EventLog", "event_id", "is_severe"]
 
 _LEAST_LIKENESS = 0.5
 
@@ -28,7 +28,7 @@ class EventChange(NamedTuple):
 
     id: str
     key: str
-    kind: str  # "anomaly" or "silence"
+    kind: str  # "anomaly", "silence", "drift" or "failure"
     start: float
     end: float
     is_open: bool
@@ -40,6 +40,12 @@ def event_id(stream: str, kind: str, key: str, number: int) -> str:
     """Return the id of the event that begins with a record of a key; it is the same if the record is scored again."""
     text = "\0".join((stream, kind, key, str(number))).encode("utf-8", "surrogatepass")
     return blake2b(text, digest_size=8).hexdigest()
+
+
+def is_severe(event: Mapping[str, Any], least: int) -> bool:
+    """Return whether an event has at least this severity, or none at all, as silence."""
+    grade = event.get("severity")
+    return grade is None or grade >= least
 
 
 class EventLog:
@@ -178,26 +184,40 @@ class EventLog:
         end: float = float("inf"),
         is_open: bool | None = None,
         label: str | None = None,
+        min_severity: int = 1,
+        after: tuple[float, str] | None = None,
+        search: str = "",
         most: int = 100,
     ) -> list[dict[str, Any]]:
-        """Return the events that overlap a span of time, latest first."""
+        """Return the events that overlap a span of time, latest first.
+
+        Events without a severity, such as silence, are returned at any `min_severity`. `after` is the start and the id
+        of the last event before. `search` is part of the key or of the summary, in upper or lower case.
+        """
         conditions, values = ["end >= ?", "start <= ?"], [start, end]
-        wanted: list[tuple[str, Any]] = [("is_open", is_open), ("label", label)]
-        for name, value in wanted:
+        chosen: list[tuple[str, Any]] = [("is_open", is_open), ("label", label)]
+        for name, value in chosen:
             if value is not None:
                 conditions.append(f"{name} = ?")
                 values.append(value)
         if key is not None:
             conditions.append("key = (SELECT id FROM keys WHERE key = ?)")
             values.append(key)  # type: ignore[arg-type]
+        if after is not None:
+            conditions.append("(start < ? OR (start = ? AND id > ?))")
+            values += [after[0], after[0], after[1]]  # type: ignore[list-item]
         query = f"SELECT id, body FROM events WHERE {' AND '.join(conditions)} ORDER BY start DESC, id LIMIT ?"
         with self._database.read() as file:
-            return self._read(file.execute(query, (*values, most)).fetchall())
+            if min_severity == 1 and not search:
+                return self._read(file.execute(query, (*values, most)).fetchall())
+            found = (event for row in file.execute(query, (*values, -1)) for event in self._read([row]))
+            wanted = (event for event in found if is_severe(event, min_severity) and _contains(event, search))
+            return list(islice(wanted, most))
 
     def similar(self, event: dict[str, Any], most: int = 5) -> list[dict[str, Any]]:
         """Return other events of the stream with similar attributions, most similar first."""
         others = [one for one in self.find(most=500) if one["id"] != event["id"] and one["kind"] == event["kind"]]
-        ranked = sorted(((_likeness(event, one), one) for one in others), key=lambda pair: -pair[0])
+        ranked = sorted(((likeness(event, one), one) for one in others), key=lambda pair: -pair[0])
         return [one for likeness, one in ranked[:most] if likeness > _LEAST_LIKENESS]
 
     def get(self, id: str) -> dict[str, Any] | None:
@@ -211,12 +231,6 @@ class EventLog:
             return int(file.execute("SELECT count(*) FROM events WHERE is_open").fetchone()[0])
 
 
-def _likeness(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Return the cosine similarity of the attributions of two events, from 0 to 1."""
-    shares = [
-        {name: max(bits or 0.0, 0.0) for name, bits in (event.get("attributions") or {}).items()}
-        for event in (one, other)
-    ]
-    lengths = [sqrt(sum(bits * bits for bits in share.values())) for share in shares]
-    product = sum(bits * shares[1].get(name, 0.0) for name, bits in shares[0].items())
-    return product / (lengths[0] * lengths[1]) if all(lengths) else 0.0
+def _contains(event: Mapping[str, Any], search: str) -> bool:
+    """Return whether the key or the summary of an event contains a text, in upper or lower case."""
+    return any(search.casefold() in text.casefold() for text in (event["key"], event.get("summary") or ""))

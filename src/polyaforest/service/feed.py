@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from polyaforest.io.json_values import to_json
 
@@ -16,6 +18,7 @@ _MOST_WAITING = 256  # messages that a reader may be behind
 _MOST_READERS = 1000
 _PULSE = 0.25  # seconds between two messages about the records of a stream
 _MOST_KEYS = 200  # in one such message
+_AT_ONCE = 20  # readers that get a message before other work of the event loop
 _QUIET = 15.0  # seconds between comments that keep the connection alive
 
 
@@ -43,6 +46,20 @@ class TooManyReaders(Exception):  # noqa: N818 - reads better where it is caught
         self.is_own_fault = is_own_fault
 
 
+class _Outgoing(NamedTuple):
+    """A message to deliver; `is_tail` says whether only readers of one key get it, or only others."""
+
+    message: bytes
+    stream: str
+    key: str | None
+    is_tail: bool | None
+
+    def is_for(self, reader: FeedReader) -> bool:
+        """Return whether a reader gets the message."""
+        is_right_kind = self.is_tail is None or self.is_tail == (reader.key is not None)
+        return is_right_kind and reader.wants(self.stream, self.key)
+
+
 class Feed:
     """Passes messages from the threads of streams to readers in the event loop.
 
@@ -62,6 +79,8 @@ class Feed:
         self._lock = threading.Lock()
         self._records: dict[tuple[str, str], dict[str, Any]] = {}  # since the last pulse, by stream and key
         self._tails: dict[tuple[str, str], list[dict[str, Any]]] = {}  # all of them, for readers of a key
+        self._outgoing: deque[_Outgoing] = deque()  # messages that are not in the queues of readers yet
+        self._has_outgoing = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -99,11 +118,17 @@ class Feed:
     # ---- in the event loop -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Send the collected messages periodically."""
+        """Send messages as they come, and the collected ones periodically."""
         self._loop = asyncio.get_running_loop()
+        due = self._loop.time() + _PULSE
         while True:
-            await asyncio.sleep(_PULSE)
-            self._pulse()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._has_outgoing.wait(), max(0.0, due - self._loop.time()))
+            self._has_outgoing.clear()
+            if self._loop.time() >= due:
+                self._pulse()
+                due = self._loop.time() + _PULSE
+            await self._deliver()
 
     def add(self, reader: FeedReader) -> None:
         """Add a reader until `remove`; raise `TooManyReaders` at a limit."""
@@ -137,6 +162,11 @@ class Feed:
         for reader in [reader for reader in self._readers if reader.session == session]:
             self._drop(reader)
 
+    def end_sessions(self) -> None:
+        """End all feeds, from any thread; readers with a valid token or session come back."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._drop_all)
+
     def close_soon(self) -> None:
         """End all feeds, from any thread."""
         if self._loop is not None and not self._loop.is_closed():
@@ -145,6 +175,9 @@ class Feed:
     def close(self) -> None:
         """End all feeds."""
         self._is_closed = True
+        self._drop_all()
+
+    def _drop_all(self) -> None:
         for reader in list(self._readers):
             self._drop(reader)
 
@@ -161,15 +194,27 @@ class Feed:
             self._send(_message("tail", {"stream": stream, "key": key, "records": tail}), stream, key, is_tail=True)
 
     def _send(self, message: bytes, stream: str, key: str | None, is_tail: bool | None = None) -> None:
-        """Queue a message for its readers; drop readers that are too far behind."""
-        for reader in list(self._readers):
-            if not reader.wants(stream, key) or (is_tail is not None and is_tail != (reader.key is not None)):
-                continue
-            try:
-                reader.queue.put_nowait(message)
-            except asyncio.QueueFull:
-                self._dropped()
-                self._drop(reader)
+        """Add a message to those to deliver."""
+        self._outgoing.append(_Outgoing(message, stream, key, is_tail))
+        self._has_outgoing.set()
+
+    async def _deliver(self) -> None:
+        """Queue messages for their readers, a few readers at a time, so that requests in between do not wait for all.
+
+        Readers that are too far behind are dropped.
+        """
+        while self._outgoing:
+            one = self._outgoing.popleft()
+            for number, reader in enumerate(list(self._readers), 1):
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                if reader not in self._readers or not one.is_for(reader):
+                    continue
+                try:
+                    reader.queue.put_nowait(one.message)
+                except asyncio.QueueFull:
+                    self._dropped()
+                    self._drop(reader)
 
     def _drop(self, reader: FeedReader) -> None:
         self._readers.discard(reader)

@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 import orjson
 
-from polyaforest.detectors import SeriesMPF, StreamingMPF, loads
+from polyaforest.detectors import SeriesMPF, StreamingMPF
 from polyaforest.forest.point_store import keys_named
 from polyaforest.io.json_values import to_json
-from polyaforest.judge.models import Detector, Entry, with_rate
+from polyaforest.judge.changes import apply_settings
+from polyaforest.judge.models import Detector, Entry, load_stream
 from polyaforest.service.audit import log
-from polyaforest.service.blocks import FLAGGED, NOT_LEARNED, Block
+from polyaforest.service.blocks import FLAGGED, KEPT_OUT, NOT_LEARNED, Block
 from polyaforest.service.gates import KnownNormal
 from polyaforest.service.numbering import Numbering
 from polyaforest.service.relearn import replay
 from polyaforest.service.stream import ServedStream
 from polyaforest.service.worker import Worker
-from polyaforest.tables.validation import NamedRows
 
 __all__ = ["Conflict", "complete_pending", "feedback_on", "forget", "give", "known_normals", "reapply_feedback", "undo"]
 
@@ -221,12 +221,12 @@ def _teach(detector: StreamingMPF, worker: Worker, block: Block, latest: float) 
     n_taught = 0
     names = worker.reader.names
     for _ in range(_MOST_COPIES):
-        is_odd = detector.detect(NamedRows(block.values, names)).is_anomaly
+        is_odd = detector.detect(block.named_rows(names, worker.reader.categories)).is_anomaly
         if not is_odd.any():
             break
-        rows = block.values[is_odd]
+        rows = block.where(is_odd)
         times = None if worker.reader.time is None else np.full(len(rows), latest)
-        detector.detect_then_learn(NamedRows(rows, names), times=times)
+        detector.detect_then_learn(rows.named_rows(names, worker.reader.categories), times=times)
         n_taught += len(rows)
     return n_taught
 
@@ -250,7 +250,10 @@ def _restored(
             since = since.where(since.positions > at)
         befores[later_number] = model.to_bytes({})
         model.delete([point for point in about.get("points", ()) if model.holds(point)])
-    return (model if since is None else _learn(model, worker, since)), befores
+    model = model if since is None else _learn(model, worker, since)
+    if _n_seen(model) != _n_seen(worker.store[key].detector) - n_taught:
+        raise Conflict("too late to undo: without this feedback, the drift monitor would keep out other records")
+    return model, befores
 
 
 def _save_without(
@@ -306,17 +309,15 @@ def _keep_applied(stream: ServedStream, number: int) -> None:
 
 
 def _loaded(block: bytes, worker: Worker) -> Detector:
-    """Load a stored copy of a model, with the current false-alarm rate."""
-    model = loads(block)
-    assert isinstance(model, (StreamingMPF, SeriesMPF))
-    return with_rate(model, worker.false_alarm_rate)
+    """Load a stored copy of a model and its drift monitor, with the current settings."""
+    return apply_settings(load_stream(block), worker.config)
 
 
 def _learn(model: Detector, worker: Worker, block: Block) -> Detector:
     """Learn records of the history again, in order; return the resulting model."""
-    learned = block.where((block.flags & NOT_LEARNED) == 0)
-    is_timed, finds_series = worker.reader.time is not None, worker.finds_series
-    for after, _ in replay(model, learned, worker.reader.names, is_timed=is_timed, finds_series=finds_series):
+    skipped = NOT_LEARNED if model.companion is None else NOT_LEARNED | KEPT_OUT
+    followed = block.where((block.flags & skipped) != NOT_LEARNED)
+    for after, _ in replay(model, followed, worker.reader, finds_series=worker.config.finds_series):
         model = after
     return model
 
@@ -359,7 +360,7 @@ def _labelled(stream: ServedStream, file: sqlite3.Connection, id: str, verdict: 
     event = stream.events.update(file, id, label=verdict)
     if verdict == "normal" and event["is_open"]:
         event = stream.events.update(file, id, is_open=False, closed_by="feedback")
-        stream.outbox.add(file, event)
+        stream.queue_alerts(file, event)
     return event
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 
 from polyaforest.io.errors import BadInput
 
 __all__ = ["Folder"]
 
 _NAME = "lock"
+_TEMPORARY = ("backup-", "restore-")  # folders with copies of the files
 
 
 class Folder:
@@ -36,6 +38,9 @@ class Folder:
                 f"the data folder {path} is in use by another polyaforest serve{holder}: stop that process, or choose "
                 "another folder with --data"
             ) from None
+        for name in os.listdir(path):
+            if name.startswith(_TEMPORARY):  # of a process that was killed
+                shutil.rmtree(os.path.join(path, name), ignore_errors=True)
         os.truncate(self._lock, 0)
         os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, time
-from math import isfinite
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from polyaforest.explain import Explanation
-from polyaforest.service.blocks import Band
 from polyaforest.settings.stream import Gates, Maintenance, Mute
+from polyaforest.util.numbers import is_beyond
+from polyaforest.util.patterns import matches
 
 __all__ = ["Departure", "KnownNormal", "MaintenanceWindows", "Mode", "departure", "why_muted", "why_outside"]
 
 
 class Departure(NamedTuple):
-    """The deviation of the field with the largest attribution from its expected range."""
+    """The deviation of the field with the largest attribution from what was expected."""
 
     field: str
-    value: float
-    expected: float  # nearest expected value
-    side: str  # "low" or "high"
+    value: float | str  # text of a category
+    side: str  # "low" or "high"; for a category "new", "rare" or "unusual"
+    expected: float | None = None  # the median; None for a category, as below
+    low: float | None = None  # nine values in ten were expected between `low` and `high`
+    high: float | None = None
 
 
 class KnownNormal(NamedTuple):
@@ -37,55 +39,31 @@ class KnownNormal(NamedTuple):
         return (key, departed.field, departed.side) == (self.key, self.field, self.side) and bits <= self.bits
 
 
-def departure(
-    explanation: Explanation,
-    attributions: Mapping[str, float],
-    fields: Sequence[str],
-    values: Sequence[float],
-    band: Band | None,
-) -> Departure | None:
-    """Return the departure of a flagged record; None if no field explains it.
-
-    Parameters
-    ----------
-    explanation : Explanation
-        Explanation of the record.
-    attributions : mapping of str to float
-        Bits by field, summed over all steps of a series.
-    fields, values
-        Names and values of the record.
-    band : Band or None
-        Expected range of each field, if known.
-    """
-    known = {name: bits for name, bits in attributions.items() if name in fields}
-    if not known:
+def departure(explanation: Explanation, fields: Collection[str]) -> Departure | None:
+    """Return the departure of a flagged record with these fields; None if the value of no field explains it."""
+    own = next((one for one in explanation.readings if one.name in fields), None)
+    if own is None:
         return None
-    name = max(known, key=lambda field: known[field])
-    place = list(fields).index(name)
-    value = values[place]
-    own = next((one for one in explanation.attributions if one.name == name), None)
-    if own is not None:
-        low, high = own.usual if own.expected is None else own.expected
-        return Departure(name, value, min(max(value, low), high), own.side)
-    if band is None or not isfinite(band.middle[place]):
-        return None
-    expected = min(max(value, band.low[place]), band.high[place])
-    if expected == value:  # the value is usual, its context window is not
-        expected = band.middle[place]
-    return Departure(name, value, expected, "high" if value >= band.middle[place] else "low")
+    if own.is_category:
+        return Departure(own.name, own.value, own.side)
+    low, high = own.usual
+    if explanation.context is not None and not is_beyond(own.value, low, high):
+        return None  # the value is usual, its context window is not
+    return Departure(own.name, own.value, own.side, min(max(own.median, low), high), low, high)
 
 
 def why_muted(gates: Gates, mutes: Sequence[Mute], key: str, when: float, departed: Departure | None) -> str | None:
     """Return why a flagged record does not count, or None if it does."""
     for mute in mutes:
         is_field = mute.field is None or (departed is not None and departed.field == mute.field)
-        if (mute.key is None or mute.key == key) and is_field and when < mute.ends:
+        is_key = (mute.key is None or mute.key == key) and (mute.pattern is None or matches(mute.pattern, key))
+        if is_key and is_field and when < mute.ends:
             return f"muted{f': {mute.reason}' if mute.reason else ''}"
-    if departed is None:
+    if departed is None or departed.expected is None:
         return None
     if gates.direction not in ("both", departed.side):
         return f"only {gates.direction} values count"
-    by = abs(departed.value - departed.expected)
+    by = abs(float(departed.value) - departed.expected)
     if gates.smallest_absolute is not None and by < gates.smallest_absolute:
         return f"deviates by {by:.3g}, less than {gates.smallest_absolute:g}"
     if gates.smallest_relative is not None and by < gates.smallest_relative * abs(departed.expected):

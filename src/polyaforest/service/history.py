@@ -13,7 +13,7 @@ import sqlite3
 import struct
 import threading
 import time as clock
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -54,7 +54,7 @@ class Lane(NamedTuple):
     p_values: list[float]
     flagged: list[int]
     n: list[int]
-    latest: float
+    latest: float | None  # None without records
 
 
 class RecordHistory:
@@ -299,6 +299,42 @@ class RecordHistory:
         with self._lock:
             return self._latest.get(key)
 
+    def read_after(self, key: str, position: int, span: tuple[float, float], most: int) -> Block | None:
+        """Return at most `most` records of a key after a position, between two times; None if there are none."""
+        with self._lock, self._database.read() as file:
+            waiting = list(self._pending.get(key, ()))
+            query = (
+                f"SELECT {_PLACE}, data FROM blocks WHERE key = ? AND position > ? AND end >= ? AND start <= ? "
+                "ORDER BY first"
+            )
+            n = 0
+            parts: list[Block] = []
+            for *place, data in file.execute(query, (self._ids.get(key, -1), position, *span)):
+                block = self._read(place, _block_of(place), data)
+                part = None if block is None else _within(block, position, span)
+                if part is not None and (not parts or part.values.shape[1] == parts[0].values.shape[1]):
+                    parts.append(part)
+                    n += len(part)
+                if n >= most:
+                    break
+        if n < most and waiting:
+            part = _within(Block.of(waiting), position, span)
+            if part is not None:
+                parts.append(part)
+        if not parts:
+            return None
+        whole = Block.joined(parts)
+        return whole.where(np.arange(len(whole)) < most) if len(whole) > most else whole
+
+    def latest_times(self) -> dict[str, float]:
+        """Return the time of the latest record of each key."""
+        with self._lock, self._database.read() as file:
+            query = "SELECT keys.key, max(blocks.end) FROM blocks JOIN keys ON keys.id = blocks.key GROUP BY blocks.key"
+            found = dict(file.execute(query).fetchall())
+            for key, samples in self._pending.items():
+                found[key] = max(found.get(key, float("-inf")), *(sample.time for sample in samples))
+            return found
+
     def range(self, key: str, start: float, end: float, most: int) -> Range:
         """Return the records of a key between two times; more than `most` records are reduced to `most` buckets."""
         width = (end - start) / most
@@ -373,8 +409,21 @@ class RecordHistory:
         times = [min(time, now) for time in (*waiting, start, end) if time is not None]
         return (min(times), max(times)) if times else None
 
-    def lanes(self, buckets: Buckets, most: int) -> list[Lane]:
-        """Return the lanes of the keys with the most surprising records, worst first, at most `most`."""
+    def lanes(
+        self, buckets: Buckets, most: int, *, always: Collection[str] = (), search: str = ""
+    ) -> tuple[list[Lane], int]:
+        """Return lanes of keys, worst first, and how many keys there are.
+
+        Parameters
+        ----------
+        buckets : Buckets
+        most : int
+            Largest number of lanes, besides those of `always`.
+        always : collection of str
+            Keys that have a lane in any case, also without records.
+        search : str
+            Part of the keys, in upper or lower case.
+        """
         with self._lock, self._database.read() as file:
             names = {number: key for key, number in self._ids.items()}
             is_coarse = f"(end - start) * {_PART} <= ? * n"  # otherwise, a lane would have gaps
@@ -388,21 +437,36 @@ class RecordHistory:
             for key, samples in self._pending.items():
                 rows = [(sample.time, 1.0, sample.flags & FLAGGED, sample.p_value) for sample in samples]
                 strips.setdefault(key, []).append(np.array(rows, np.float64))
-        lanes = [lane for key, parts in strips.items() if (lane := _lane(key, np.concatenate(parts), buckets))]
-        lanes.sort(key=lambda lane: (-sum(lane.flagged), min(lane.p_values), lane.key))
-        return lanes[:most]
+        nothing = np.empty((0, 4))
+        strips |= {key: [nothing] for key in always if key not in strips}
+        lanes = [
+            lane
+            for key, parts in strips.items()
+            if search.casefold() in key.casefold()
+            and (lane := _lane(key, np.concatenate(parts), buckets, is_wanted=key in always))
+        ]
+        lanes.sort(key=lambda lane: (lane.key not in always, -sum(lane.flagged), min(lane.p_values), lane.key))
+        return lanes[: most + len(always)], len(lanes)
 
 
-def _lane(key: str, strip: Array, buckets: Buckets) -> Lane | None:
-    """Reduce times, counts, flags and p-values, (n, 4), to buckets; None if there are none."""
+def _lane(key: str, strip: Array, buckets: Buckets, *, is_wanted: bool) -> Lane | None:
+    """Reduce times, counts, flags and p-values, (n, 4), to buckets; None without any, unless the lane is wanted."""
     strip = strip[(strip[:, 0] >= buckets.start) & (strip[:, 0] <= buckets.end)]
-    if not len(strip):
+    if not len(strip) and not is_wanted:
         return None
     places = buckets.places(strip[:, 0])
     p_values = np.ones(buckets.n)
     np.fmin.at(p_values, places, strip[:, 3])
     counts, flagged = (np.bincount(places, strip[:, k], buckets.n).astype(np.int64).tolist() for k in (1, 2))
-    return Lane(key, p_values.tolist(), flagged, counts, float(strip[:, 0].max()))
+    latest = float(strip[:, 0].max()) if len(strip) else None
+    return Lane(key, p_values.tolist(), flagged, counts, latest)
+
+
+def _within(block: Block, position: int, span: tuple[float, float]) -> Block | None:
+    """Return the records of a block after a position, between two times; None if there are none."""
+    is_wanted = (block.positions > position) & (block.times >= span[0]) & (block.times <= span[1])
+    part = block if is_wanted.all() else block.where(is_wanted)
+    return part if len(part) else None
 
 
 def _insert(file: sqlite3.Connection, key: int, block: Block, stored: float) -> None:

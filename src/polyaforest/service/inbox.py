@@ -56,6 +56,7 @@ class _PostRequest:
     size: int
     accepted: Accepted | None = None
     received: float = 0.0
+    arrived: float = field(default_factory=clock.monotonic)
 
     @property
     def digest(self) -> bytes | None:
@@ -145,6 +146,16 @@ class Inbox:
     def has_unread(self) -> bool:
         """Whether accepted records are not read yet."""
         return bool(self._lines) or self.is_replaying
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds for which the oldest record has waited to be read, 0 if none waits; by a monotonic clock."""
+        with self._arrived:
+            waiting = self._waiting[0].arrived if self._waiting else None
+        if self._lines:
+            place = bisect_left(self._open, self._lines[0][0], key=lambda request: request.last)
+            waiting = self._open[place].arrived if place < len(self._open) else waiting
+        return 0.0 if waiting is None else clock.monotonic() - waiting
 
     # ---- the source --------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from polyaforest.io.records import LONGEST_KEY
 from polyaforest.judge import open_store
 from polyaforest.judge.describe import bits_by_feature
 from polyaforest.judge.judge import Judge, Piece
-from polyaforest.judge.judgement import Judgement, RowLayout, StreamRow
+from polyaforest.judge.judgement import Judgement
 from polyaforest.judge.models import Entry, Store, new_detector
 from polyaforest.series import EventTracker
 from polyaforest.service.blocks import FLAGGED, Block
@@ -25,6 +25,7 @@ from polyaforest.service.relearn import records_to_learn
 from polyaforest.service.stream import ServedStream
 from polyaforest.settings.stream import Effect, Gates
 from polyaforest.settings.values import settings_of
+from polyaforest.tables.rows import RowLayout, StreamRow
 
 __all__ = ["Cancelled", "Previews", "Trial", "Turn", "preview"]
 
@@ -158,10 +159,12 @@ def _score(
     stream: ServedStream, config: StreamConfig, key: str, block: Block, check: Callable[[], None]
 ) -> tuple[list[dict[str, Any]], int]:
     """Score records of a key; return their events and the number of flagged records."""
-    layout = RowLayout(stream.fields, has_times=config.time is not None or stream.is_timed)
+    coded = tuple(place for place, name in enumerate(stream.fields) if name in stream.reader.categories)
+    layout = RowLayout(stream.fields, coded, has_times=config.time is not None or stream.is_timed)
     times = np.maximum.accumulate(block.times) if layout.has_times else block.times  # they may be out of order
+    texts = block.texts_by_code
     parts = enumerate(zip(block.values.tolist(), times.tolist(), strict=True))
-    rows = [StreamRow(values, time, key, place=place) for place, (values, time) in parts]
+    rows = [StreamRow(values, time, key, texts=texts, place=place) for place, (values, time) in parts]
     with open_store(None, lambda: new_detector(config)) as store:
         judged = _TrialJudge(store, config, layout.names, check).judge(rows, layout)
     if judged.rejected and not judged.results:
@@ -205,7 +208,7 @@ class _TrialJudge(Judge[_Gated]):
         if why is None:
             return _Gated(judgement._replace(is_anomaly=judgement.is_anomaly or is_outside), None)
         attributions = bits_by_feature(entry.detector, why)
-        departed = departure(why, attributions, self._names, row.values, None)
+        departed = departure(why, self._names)
         muted = why_muted(gates, self._config.mute, row.key or "", row.time or 0.0, departed)
         return _Gated(judgement._replace(is_anomaly=muted is None or is_outside), attributions)
 

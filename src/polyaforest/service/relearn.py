@@ -16,6 +16,7 @@ from datetime import timedelta
 
 import numpy as np
 
+from polyaforest.drift import DriftMonitor
 from polyaforest.forest.calibration import n_to_calibrate
 from polyaforest.forest.point_store import distinct_keys
 from polyaforest.io.records import RecordReader
@@ -26,7 +27,6 @@ from polyaforest.service.config import StreamConfig
 from polyaforest.service.database import Database
 from polyaforest.service.history import RecordHistory
 from polyaforest.service.numbering import Numbering
-from polyaforest.tables.validation import NamedRows
 
 __all__ = ["Relearning", "n_seen", "records_to_learn", "replay"]
 
@@ -158,8 +158,7 @@ class Relearning:
             for detector, learned in replay(
                 entry.detector,
                 replace(block, names=distinct_keys(block.names, entry.detector.holds, n_before=before)),
-                self._reader.names,
-                is_timed=self._reader.time is not None,
+                self._reader,
                 finds_series=self.config.finds_series,
             ):
                 entry.detector = detector
@@ -179,15 +178,19 @@ class Relearning:
 
 
 def replay(
-    detector: Detector, block: Block, fields: list[str], *, is_timed: bool, finds_series: bool
+    detector: Detector, block: Block, reader: RecordReader, *, finds_series: bool
 ) -> Iterator[tuple[Detector, Block]]:
-    """Learn records piece by piece; yield the detector to continue with, and the records that it has learned."""
-    place, start = np.arange(len(block)), 0
+    """Learn records piece by piece, with the drift monitor of the detector if it has one.
+
+    Yield the detector to continue with, and the records of the piece.
+    """
+    place, start, is_timed = np.arange(len(block)), 0, reader.time is not None
     while start < len(block):
         n = min(PIECE, n_until_decision(detector)) if finds_series else PIECE
         piece = block.where((place >= start) & (place < start + n))
-        detector.detect_then_learn(
-            NamedRows(piece.values, fields),
+        learner = detector if detector.companion is None else DriftMonitor.beside(detector)
+        learner.detect_then_learn(
+            piece.named_rows(reader.names, reader.categories),
             keys=list(piece.names) if piece.names else None,
             times=piece.times if is_timed else None,
         )

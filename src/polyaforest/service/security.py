@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
+import re
 import time as clock
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -16,12 +17,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
 
 from polyaforest.io.errors import BadInput
-from polyaforest.io.json_values import to_json
-from polyaforest.service.config import LOOPBACK, ServerConfig
+from polyaforest.service.config import LOOPBACK, ServerConfig, TokenConfig
+from polyaforest.service.problems import PROBLEM, problem_text
 
-__all__ = ["ADMIN", "COOKIE", "HEAD_BYTES", "READ", "Caller", "Guard", "Tokens", "read_token"]
+__all__ = ["ADMIN", "COOKIE", "HEAD_BYTES", "READ", "WRITE", "Caller", "Guard", "Token", "Tokens", "read_token"]
 
-ADMIN, READ = "admin", "read"
+ADMIN, READ, WRITE = "admin", "read", "write"  # "write" may only send data
 COOKIE = "polyaforest"
 READ_TOKEN, ADMIN_TOKEN = "POLYAFOREST_READ_TOKEN", "POLYAFOREST_ADMIN_TOKEN"  # in the environment
 HEADER_BYTES = 32 * 1024
@@ -32,6 +33,9 @@ _MOST_CLIENTS = 10_000  # with a tracked request rate
 _MOST_DIGITS = 20  # of a content length; Python converts only so many
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _CLOSE = {"connection": "close"}  # so that the rest of a body is not read
+_DATA = ("/v1/metrics", "/api/v1/write")  # where senders post
+_RECORDS = re.compile(r"/api/v1/streams/[^/]+/records")
+_ADMIN_ONLY = ("/api/v1/backup",)  # among the routes that change nothing
 _OPEN = ("/health", "/ready", "/api/v1/login")  # without a token
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -50,6 +54,14 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
+class Token(NamedTuple):
+    """A token: its role, its name for the audit log, and its text."""
+
+    role: str
+    name: str
+    text: str
+
+
 class Tokens:
     """The tokens of the service, compared in constant time; without tokens, every local client is an admin.
 
@@ -59,52 +71,70 @@ class Tokens:
     """
 
     def __init__(self, config: ServerConfig) -> None:
-        self._tokens = {
-            ADMIN: read_token(config.admin_token_file, ADMIN_TOKEN),
-            READ: read_token(config.read_token_file, READ_TOKEN),
-        }
-        if self._tokens[READ] and not self._tokens[ADMIN]:
-            raise BadInput(f"a read token is set but no admin token: set {ADMIN_TOKEN} or server.admin_token_file")
-        if not config.is_loopback and not self.are_needed:
+        self.all: list[Token] = []
+        self.use(config)
+
+    def use(self, config: ServerConfig) -> bool:
+        """Use the tokens of a configuration from now on; return whether they changed."""
+        single = ((ADMIN, config.admin_token_file, ADMIN_TOKEN), (READ, config.read_token_file, READ_TOKEN))
+        found = [
+            Token(role, role, text)
+            for role, path, variable in single
+            if (text := read_token(path, variable)) is not None
+        ]
+        for one in config.tokens:
+            token = _named_token(one)
+            if any(token.text == other.text for other in found):
+                raise BadInput(f"the token {one.name!r} equals another one: each needs a text of its own")
+            found.append(token)
+        if found and all(token.role != ADMIN for token in found):
+            raise BadInput(
+                f"tokens are set but none for an admin: set {ADMIN_TOKEN}, server.admin_token_file or a token with "
+                'role = "admin"'
+            )
+        if not config.is_loopback and not found:
             raise BadInput(
                 f"server.host is {config.host}, which other machines can reach: set a token with {ADMIN_TOKEN} or "
                 "server.admin_token_file, or listen on 127.0.0.1"
             )
+        before, self.all = self.all, found
+        return before != found
 
     @property
     def are_needed(self) -> bool:
         """Whether any token is set."""
-        return bool(self.of_roles)
-
-    @property
-    def of_roles(self) -> dict[str, str]:
-        """The tokens by role."""
-        return {role: token for role, token in self._tokens.items() if token is not None}
+        return bool(self.all)
 
     def role(self, given: str) -> str | None:
         """Return the role of a token; None if it is invalid."""
+        found = self.find(given)
+        return None if found is None else found.role
+
+    def find(self, given: str) -> Token | None:
+        """Return the token with a text; None if there is none."""
         if not self.are_needed:
-            return ADMIN
-        found = None
-        for role, token in self.of_roles.items():  # compare all: the time taken must not depend on the token
-            if hmac.compare_digest(token.encode(), given.encode()):
-                found = found or role
+            return Token(ADMIN, ADMIN, "")
+        found: Token | None = None
+        for token in self.all:  # compare all: the time taken must not depend on the token
+            if hmac.compare_digest(token.text.encode(), given.encode()):
+                found = found or token
         return found
 
 
 class SessionRoles(Protocol):
     """The open sessions, as `Guard` uses them."""
 
-    def role(self, value: str) -> str | None:
-        """Return the role of a session; None if it is not open."""
+    def find(self, value: str) -> Token | None:
+        """Return the token that started a session; None if it is not open."""
         ...
 
 
 class Caller(NamedTuple):
-    """The role and session of the sender of a request."""
+    """The role and session of the sender of a request, and the name of the token."""
 
     role: str | None = None
     session: str | None = None
+    name: str | None = None
 
 
 class Guard:
@@ -150,7 +180,10 @@ class Guard:
         if scope["method"] == "OPTIONS" and is_cross:
             await _respond(answer, 204, "")
             return
-        scope["role"], scope["session"] = caller
+        scope["role"], scope["session"], scope["caller"] = caller
+        if scope["method"] == "HEAD":  # as GET, without the body
+            scope["method"], scope["is_head"] = "GET", True
+            answer = _without_body(answer)
         body = _Body(receive, self._max_body, self._config.body_timeout)
         try:
             await self._app(scope, body.receive, answer)
@@ -192,10 +225,11 @@ class Guard:
         """Identify the sender of a request by the token in its header or the session in its cookie."""
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" or not self._tokens.are_needed:
-            return Caller(self._tokens.role(token.strip()))
+            found = self._tokens.find(token.strip())
+            return Caller() if found is None else Caller(found.role, None, found.name)
         session = cookie_parser(headers.get("cookie", "")).get(COOKIE)
-        role = None if session is None else self._sessions.role(session)
-        return Caller() if role is None else Caller(role, session)
+        known = None if session is None else self._sessions.find(session)
+        return Caller() if known is None else Caller(known.role, session, known.name)
 
     def _is_too_fast(self, scope: Message) -> bool:
         """Return whether a client exceeds its request rate (token bucket)."""
@@ -253,6 +287,17 @@ def _with_send_timeout(scope: Message, send: Send) -> Send:
     return answer
 
 
+def _without_body(send: Send) -> Send:
+    """Return `send` that leaves out the body, for HEAD."""
+
+    async def answer(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await send(message)
+
+    return answer
+
+
 class _Body:
     """The body of a request, rejected if it is too large or too slow."""
 
@@ -292,11 +337,16 @@ def _origins(host: str) -> tuple[str, str]:
 
 def _authorisation_problem(scope: Message, role: str | None) -> tuple[int, str] | None:
     path = scope["path"]
-    if not path.startswith(("/api/", "/metrics")) or path in _OPEN or scope["method"] == "OPTIONS":
+    if not path.startswith(("/api/", "/metrics", "/v1/")) or path in _OPEN or scope["method"] == "OPTIONS":
         return None  # the page has no secrets, and asks for the token
     if role is None:
         return 401, "a token is required: send it as `Authorization: Bearer TOKEN`"
-    if role == READ and scope["method"] not in _SAFE and path != "/api/v1/logout":
+    if path == "/api/v1/logout" or role == ADMIN:
+        return None
+    is_data = scope["method"] == "POST" and (path in _DATA or _RECORDS.fullmatch(path))
+    if role == WRITE:
+        return None if is_data else (403, "this token may only send records and metrics: use another one")
+    if scope["method"] not in _SAFE or path in _ADMIN_ONLY:
         return 403, "this token is read-only: use an admin token"
     return None
 
@@ -307,8 +357,8 @@ def _too_large(most: int) -> str:
 
 async def _respond(send: Send, status: int, reason: str) -> None:
     """Send a response without calling the application; errors close the connection, so that the body is not read."""
-    body = to_json({"detail": reason}) if reason else b""
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    body = problem_text(status, reason) if reason else b""
+    headers = [(b"content-type", PROBLEM.encode()), (b"content-length", str(len(body)).encode())]
     if status >= 400:
         headers.append((b"connection", b"close"))
     if status == 429:
@@ -317,6 +367,14 @@ async def _respond(send: Send, status: int, reason: str) -> None:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _named_token(config: TokenConfig) -> Token:
+    """Read a token of the list in the configuration."""
+    text = read_token(config.file, config.env or "")
+    if text is None:
+        raise BadInput(f"the token {config.name!r} is empty: set the environment variable {config.env}")
+    return Token(config.role, config.name, text)
 
 
 def read_token(path: str | None, variable: str) -> str | None:

@@ -119,6 +119,7 @@ def serve(
     say: Callable[[str], None],
     feeder: Feeder | None = None,
     read: Callable[[], Config] | None = None,
+    file: str | None = None,
 ) -> None:
     """Serve until a signal arrives; then save everything.
 
@@ -131,11 +132,13 @@ def serve(
         Posts generated records to the streams.
     read : callable, optional
         Reads the configuration again.
+    file : str, optional
+        The configuration file, for changes from the page.
     """
     check_config(config)
     listener = _listener(config.server.host, config.server.port)
     port = listener.getsockname()[1]
-    service = Service(config.at(port=port), None if read is None else lambda: read().at(port=port))
+    service = Service(config.at(port=port), None if read is None else lambda: read().at(port=port), file)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     server = _Server(
         uvicorn.Config(

@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 
 from polyaforest.io.json_values import to_json
-from polyaforest.service.security import Tokens
+from polyaforest.service.security import Token, Tokens
 from polyaforest.storage.modelfile import replacing
 
 __all__ = ["Sessions"]
@@ -50,18 +50,18 @@ class Sessions:
             self._write()
         return value
 
-    def role(self, value: str) -> str | None:
-        """Return the role of a session; None if it is not open."""
+    def find(self, value: str) -> Token | None:
+        """Return the token that started a session; None if it is not open."""
         now = clock.time()
-        for role, token in self._tokens.of_roles.items():
-            if self._ends.get(_digest(token, value), 0.0) > now:
-                return role
+        for token in self._tokens.all:
+            if self._ends.get(_digest(token.text, value), 0.0) > now:
+                return token
         return None
 
     def end(self, value: str) -> None:
         """End a session."""
         with self._lock:
-            known = [_digest(token, value) for token in self._tokens.of_roles.values()]
+            known = [_digest(token.text, value) for token in self._tokens.all]
             ended = [digest for digest in known if self._ends.pop(digest, None) is not None]
             if ended:
                 self._write()

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import threading
 import time as clock
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass
@@ -21,23 +22,26 @@ from typing import Any, TypeVar
 from polyaforest.detectors import SeriesMPF
 from polyaforest.io.errors import BadInput
 from polyaforest.io.records import Record
-from polyaforest.io.sources import Source, canonical_name, open_source
+from polyaforest.io.sources import Source, open_source
+from polyaforest.judge.changes import apply_settings
 from polyaforest.judge.judge import Judged
 from polyaforest.judge.models import Entry, new_detector, open_store
-from polyaforest.live.changes import apply_settings
 from polyaforest.service.alerts import Destination, Outbox
 from polyaforest.service.audit import log
 from polyaforest.service.blocks import FLAGGED, ScoredRecord
 from polyaforest.service.changes import StreamPlan, new_reader, plan_stream
 from polyaforest.service.clocks import Clocks, moment_text
 from polyaforest.service.config import StreamConfig
-from polyaforest.service.database import Database
+from polyaforest.service.database import Damaged, Database
 from polyaforest.service.events import EventChange, EventLog
+from polyaforest.service.failures import Failures
 from polyaforest.service.feed import Feed
 from polyaforest.service.history import RecordHistory
 from polyaforest.service.inbox import Busy, Inbox
-from polyaforest.service.lifecycle import OpenEvents, closing
+from polyaforest.service.incidents import IncidentBook
+from polyaforest.service.lifecycle import OpenEvents, closing, is_of_model
 from polyaforest.service.metrics import Metrics
+from polyaforest.service.mutes import Mutes
 from polyaforest.service.numbering import Numbering
 from polyaforest.service.relearn import Relearning, n_seen
 from polyaforest.service.silence import Silence
@@ -68,6 +72,7 @@ class StreamContext:
     destinations: Sequence[Destination]
     link: str  # to the page
     wake_sender: Callable[[], None]
+    book: IncidentBook
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,9 @@ class ServedStream:
         self.history = RecordHistory(self.database, retention.records, retention.age, clocks)
         self.events = EventLog(name, self.database, self.history)
         self.outbox = Outbox(name, self.database, shared.destinations, shared.link)
-        self.inbox = Inbox(self.database) if config.source == "http" else None
+        self.mutes = Mutes(self.database)
+        self._failures = Failures(name)
+        self.inbox = Inbox(self.database) if config.has_inbox else None
         with self.database.read() as file:
             found = file.execute("SELECT value FROM facts WHERE name = 'era'").fetchone()
         self._era = 0 if found is None else int(found[0])  # number of times the models started over
@@ -102,6 +109,7 @@ class ServedStream:
         self.error: str | None = None  # why it is not running
         self.is_ready = False
         self.fields: list[str] = []
+        self.reader = new_reader(config)  # of the records in the history
         self.is_timed = config.time is not None  # whether records have times
         self.model_bytes = 0
         span = self.history.span()
@@ -111,6 +119,7 @@ class ServedStream:
         self._silence: Silence | None = None
         self._commands: deque[tuple[Callable[[Worker], Any], Future[Any]]] = deque()
         self.on_open: list[Callable[[ServedStream, Worker], None]] = []  # called once models are open
+        self.on_scored: list[Callable[[str, Mapping[str, Sequence[ScoredRecord]]], None]] = []  # with the stream's name
         self.reapply_feedback: Callable[[ServedStream, Worker], Callable[[str, Entry], None]] = _no_feedback
         self.relearning: Relearning | None = None
         self.relearned: list[str] = []  # settings that cause relearning
@@ -155,7 +164,7 @@ class ServedStream:
         self._requested = request
         self._is_woken.set()
         if self.inbox is not None:
-            if config.source != "http":
+            if not config.has_inbox:
                 self.inbox.close()
             self.inbox.wake()
         return request.answer
@@ -168,8 +177,7 @@ class ServedStream:
     @property
     def source_name(self) -> str:
         """The name of the source, without passwords."""
-        is_known = self.config.source in ("http", "prometheus")
-        return self.config.source if is_known else canonical_name(self.config.source)
+        return self.config.source_name
 
     @property
     def is_series(self) -> bool | None:
@@ -208,6 +216,7 @@ class ServedStream:
                 self.error, self.is_ready = printable(f"{type(problem).__name__}: {problem}"), False
                 self._shared.metrics.errors.labels(self.name).inc()
                 _LOG.error("stream %s failed: %s", self.name, self.error, exc_info=problem)
+                self._report_failure()
             pause = _FIRST_PAUSE if clock.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
             self._fail_commands()
             self._is_woken.wait(pause)
@@ -216,6 +225,15 @@ class ServedStream:
             self._requested.answer.set_exception(Busy(f"the stream {self.name} is stopping"))
         if self.inbox is not None:
             self.inbox.close()
+
+    def _report_failure(self) -> None:
+        """Open an event about the failure, so that alerts are sent."""
+        try:
+            changes = self._failures.failed(self.error or "")
+            if changes:
+                self.change_events(changes)
+        except (sqlite3.Error, Damaged, OSError) as problem:  # the failure itself is in the log
+            _LOG.error("stream %s: its failure could not be recorded: %s", self.name, problem)
 
     def _judge_until_stopped(self) -> None:
         """Open the models and the source, and score records until stopped."""
@@ -253,6 +271,7 @@ class ServedStream:
                     rewind=self._rewind,
                     saved=self._note_save,
                     notify=self._notify,
+                    mutes=self.mutes,
                 )
                 self._worker = worker
                 worker.position = self.history.position
@@ -285,11 +304,16 @@ class ServedStream:
             return True
         if self._requested is None:
             return False
-        return self.inbox is None or self._requested.config.source == "http" or not self.inbox.has_unread
+        return self.inbox is None or self._requested.config.has_inbox or not self.inbox.has_unread
 
     def _begin(self, worker: Worker) -> None:
         """Update events, fields and readiness after the models were opened."""
         self._begin_events(worker)
+        recovered = [
+            event["id"] for event in self.events.find(is_open=True, most=_MOST_OPEN) if event["kind"] == "failure"
+        ]
+        self.close_events(worker, recovered, "recovery")
+        self._failures = Failures(self.name)
         for callback in self.on_open:
             callback(self, worker)
         self._read_fields(worker)
@@ -302,8 +326,14 @@ class ServedStream:
     def _begin_events(self, worker: Worker) -> None:
         """Resume open events; close those that no record or feedback can close."""
         open_events = self.events.find(is_open=True, most=_MOST_OPEN)
+        for event in open_events:
+            self._shared.book.join(event)
+        open_events = [event for event in open_events if not event.get("held")]
         self._open = OpenEvents(self.config.closes_after, open_events)
         self.close_events(worker, [event["id"] for event in open_events if event["label"] == "normal"], "feedback")
+        drifts = [event for event in open_events if event["kind"] == "drift"]
+        unknown = [event["id"] for event in drifts if not worker.has_drift(event["key"], event["id"])]
+        self.close_events(worker, unknown, "settings" if self.config.drift is None else "model")
         silences = [event for event in open_events if event["kind"] == "silence"]
         if self.config.silence is None:
             self._silence = None
@@ -321,7 +351,7 @@ class ServedStream:
         """Copy the fields that the record reader has detected."""
         if self.fields != worker.reader.names:
             self.fields = list(worker.reader.names)
-        self.is_timed = worker.reader.time is not None
+        self.is_timed, self.reader = worker.reader.time is not None, worker.reader
 
     def _between_batches(self, worker: Worker) -> None:
         """Run tasks of other threads, relearn, check for silence, and delete expired data."""
@@ -343,6 +373,10 @@ class ServedStream:
             if changes:
                 self.change_events(changes)
         self.close_events(worker, self._open.of_silent_keys(), "silence")
+        waits = 0.0 if self.inbox is None else self.inbox.longest_wait
+        lag = self._failures.waits(waits, self.config.max_wait)
+        if lag:
+            self.change_events(lag)
         pause = min(_HOUSEKEEPING, self.config.retention.age / _SHARE_OF_AGE)
         if clock.monotonic() - self._kept_house > pause:  # also in a stream without new records
             self._kept_house = clock.monotonic()
@@ -397,7 +431,7 @@ class ServedStream:
         self.config = config
         self.history.keep(config.retention.records, config.retention.age)
         self.history.clocks.max_ahead = config.max_ahead
-        if config.source != "http":
+        if not config.has_inbox:
             self.inbox = None
         elif self.inbox is None or self.inbox.is_closed:
             self.inbox = Inbox(self.database)
@@ -504,7 +538,7 @@ class ServedStream:
     def close_events(self, worker: Worker, ids: Sequence[str], by: str) -> None:
         """Close events; no later record continues them, even after a crash."""
         events = [event for id in ids if (event := self.events.get(id)) is not None and event["is_open"]]
-        taken = [worker.take_event(event["key"], event["id"]) for event in events if event["kind"] == "anomaly"]
+        taken = [worker.take_event(event["key"], event["id"]) for event in events if is_of_model(event)]
         if any(taken):
             worker.commit()
         if events:
@@ -518,22 +552,38 @@ class ServedStream:
         """Write changes of events and their alerts in one transaction; then notify readers of the feed."""
         with self.database.write() as file:
             known = {change.id for change in changes if self.events.is_known(file, change.id)}
-            events = self.events.write(changes, file)
+            events = [self._in_incident(file, event) for event in self.events.write(changes, file)]
             for event in events:
-                self.outbox.add(file, event)
+                self.queue_alerts(file, event)
         for event in events:
             if event["id"] not in known:
                 self._shared.metrics.events.labels(self.name, event["kind"]).inc()
             self.announce_event(event)
 
+    def _in_incident(self, file: sqlite3.Connection, event: dict[str, Any]) -> dict[str, Any]:
+        """Return an event with its incident, which a new event joins or begins."""
+        if event.get("incident"):
+            return event
+        return self.events.update(file, event["id"], incident=self._shared.book.join(event))
+
+    def queue_alerts(self, file: sqlite3.Connection, event: dict[str, Any]) -> None:
+        """Queue the alerts that are due for an event, in the transaction that changes it."""
+        self._shared.book.join(event)  # before alerts can be sent
+        is_muted = event["kind"] in ("silence", "drift") and self.mutes.why(event["key"], None, clock.time())
+        if not is_muted or not event["is_open"]:
+            self.outbox.add(file, event)
+
     def announce_event(self, event: dict[str, Any]) -> None:
         """Notify readers of the feed about a changed event, and send due alerts."""
         self._open.note([event])
+        self._shared.book.join(event)
         self._shared.wake_sender()
         self._shared.feed.publish("event", self.name, event["key"], event)
 
     def _announce(self, samples: dict[str, list[ScoredRecord]]) -> None:
         feed = self._shared.feed
+        for callback in self.on_scored:
+            callback(self.name, samples)
         for key, of_key in samples.items():
             n_flagged = sum(sample.flags & FLAGGED for sample in of_key)
             self._shared.metrics.count(self.name, key, len(of_key), n_flagged)
@@ -547,7 +597,7 @@ class ServedStream:
         band = None if sample.band is None else sample.band._asdict()
         return {
             "time": sample.time,
-            "values": sample.values,
+            "values": [sample.texts.get(k, value) for k, value in enumerate(sample.values)],
             "expected": band,
             "score": sample.score,
             "threshold": sample.threshold,
@@ -592,6 +642,7 @@ class ServedStream:
         with self.database.write() as file:
             self.events.expire(file)
             self.outbox.expire(file)
+            self.mutes.expire(file, clock.time() - self.config.retention.age)
 
     def _rewind(self, marks: dict[str, Any]) -> None:
         """Rewind the history to the state saved with the models."""

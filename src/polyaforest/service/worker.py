@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable, Sequence
-from math import isnan, nan
+from math import isnan
 from typing import Any, NamedTuple
 
 from polyaforest.detectors import SeriesMPF
+from polyaforest.explain import Explanation
+from polyaforest.forest.grades import severity
 from polyaforest.io.records import Record, RecordReader
 from polyaforest.io.sources import Position, Source
 from polyaforest.judge.describe import Tracked, bits_by_feature, describe_judgement, track
 from polyaforest.judge.judge import Judged, Piece
-from polyaforest.judge.judgement import Judgement, StreamRow
+from polyaforest.judge.judgement import Judgement
+from polyaforest.judge.loop import Cadence, Loop
 from polyaforest.judge.models import Entry, Store
-from polyaforest.live.loop import Cadence, Loop
 from polyaforest.series import EventTracker
 from polyaforest.service import outlook
-from polyaforest.service.blocks import FLAGGED, MUTED, NOT_CHECKED, NOT_LEARNED, Band, ScoredRecord
-from polyaforest.service.clocks import Clocks
+from polyaforest.service.blocks import FLAGGED, KEPT_OUT, MUTED, NOT_CHECKED, NOT_LEARNED, Band, ScoredRecord
+from polyaforest.service.clocks import Clocks, time_of_day
 from polyaforest.service.config import StreamConfig
+from polyaforest.service.drift_events import drift_changes, open_drift, return_drift, take_drift
 from polyaforest.service.events import EventChange, event_id
 from polyaforest.service.gates import KnownNormal, MaintenanceWindows, Mode, departure, why_muted, why_outside
 from polyaforest.service.inbox import Inbox
+from polyaforest.service.mutes import Mutes
 from polyaforest.service.numbering import Numbering
 from polyaforest.storage.migrations import upgrade_tracker
+from polyaforest.tables.rows import StreamRow
+from polyaforest.util.numbers import beside_band
 from polyaforest.util.text import label
 
 __all__ = ["RecordResult", "ResultBatch", "Worker"]
@@ -39,11 +45,12 @@ class RecordResult(NamedTuple):
     muted: str | None  # why its flag does not count
     sample: ScoredRecord
     changes: list[EventChange]
-    open_event: str | None  # of its key after the record
+    open_events: set[str]  # of its key after the record
 
     def line(self) -> dict[str, Any]:
         """Return the verdict for the client that posted the record."""
-        facts = describe_judgement(self.judgement)
+        facts, grade = describe_judgement(self.judgement), severity(self.judgement.tail_bits)
+        facts |= {} if grade is None else {"severity": grade}
         return facts if self.muted is None else {**facts, "muted": self.muted}
 
 
@@ -52,7 +59,7 @@ class ResultBatch(NamedTuple):
 
     samples: dict[str, list[ScoredRecord]]
     changes: list[EventChange]
-    open_events: dict[str, str | None]  # of each key after its last record
+    open_events: dict[str, set[str]]  # of each key after its last record
     position: int
 
 
@@ -75,6 +82,8 @@ class Worker(Loop[RecordResult]):
         Rewinds the history to the state saved with the models.
     saved : callable
         Takes the seconds that a save took.
+    mutes : Mutes, optional
+        Rules that operators have added.
     """
 
     rows_option = "`series = false` in its settings"
@@ -94,7 +103,9 @@ class Worker(Loop[RecordResult]):
         rewind: Callable[[dict[str, Any]], None],
         saved: Callable[[float], None],
         notify: Callable[[str], None],
+        mutes: Mutes | None = None,
     ) -> None:
+        self._mutes = mutes
         self._usual_cadence = cadence = Cadence(config.save_records, config.save_every)
         super().__init__(
             source,
@@ -107,7 +118,7 @@ class Worker(Loop[RecordResult]):
             cadence=cadence,
             notify=notify,
         )
-        self._name, self._config, self._clocks = name, config, clocks
+        self._name, self.config, self._clocks = name, config, clocks
         self._maintenance = MaintenanceWindows(config.maintenance)
         self._write_batch, self._mark, self._take_back, self._saved = write, mark, rewind, saved
         self.known: list[KnownNormal] = []  # events of series labelled as normal
@@ -122,36 +133,31 @@ class Worker(Loop[RecordResult]):
         seconds = clock.monotonic() - start
         self._saved(seconds)
         pause = _SHARE_OF_SAVING * seconds
-        is_long = pause > self._config.save_every  # with many models; no data is lost by saving less often
+        is_long = pause > self.config.save_every  # with many models; no data is lost by saving less often
         self._cadence = Cadence(2**62, pause) if is_long else self._usual_cadence
 
     def note_settings(self, settings: dict[str, Any]) -> None:
         """Save these settings with the models from now on."""
         self._settings = settings
 
-    @property
-    def false_alarm_rate(self) -> float | None:
-        """The false-alarm rate of the models."""
-        return self._config.false_alarm_rate
-
-    @property
-    def finds_series(self) -> bool:
-        """Whether models detect if records are a time series."""
-        return self._config.finds_series
-
     # ---- events that records continue --------------------------------------------------------------------------------
 
     def take_event(self, key: str, id: str) -> dict[str, Any] | None:
         """Detach an event from its model, so that no record continues it; return its state, None if it was not open."""
-        known = self.store[key].notes.get("events") if key in self.store.keys else None
+        if key not in self.store.keys:
+            return None
+        entry = self.store[key]
+        known = entry.notes.get("events")
         event = None if known is None else EventTracker.of_state(known).open_event
         if known is None or event is None or event_id(self._name, "anomaly", key, event.first) != id:
-            return None
-        self.store[key].notes["events"] = None
+            return take_drift(entry, id)
+        entry.notes["events"] = None
         return dict(known)
 
     def return_event(self, key: str, state: dict[str, Any]) -> bool:
         """Reattach an event detached by `take_event`; return whether records can still continue it."""
+        if "drift" in state:
+            return return_drift(self.store[key], state)
         state = upgrade_tracker(state)
         notes, tracker = self.store[key].notes, EventTracker.of_state(state)
         now, event = notes.get("events"), tracker.open_event
@@ -160,6 +166,10 @@ class Worker(Loop[RecordResult]):
             return False
         notes["events"] = state
         return True
+
+    def has_drift(self, key: str, id: str) -> bool:
+        """Return whether the model of a key has an open event of a changed distribution with this id."""
+        return key in self.store.keys and open_drift(self.store[key]) == id
 
     # ---- before scoring ----------------------------------------------------------------------------------------------
 
@@ -174,10 +184,10 @@ class Worker(Loop[RecordResult]):
     def plan(self, entry: Entry, rows: Sequence[StreamRow]) -> Piece:
         """Return how many records to score together: up to a renewal of expected ranges or a change of learning."""
         n = len(rows)
-        if self._config.band:
+        if self.config.band:
             outlook.renew(entry)
-            n = min(n, outlook.n_until_renewed(entry.detector) or n)
-        if not self._maintenance and not self._config.gates.valid:
+            n = min(n, outlook.n_until_renewed(entry.detector))
+        if not self._maintenance and not self.config.gates.valid:
             return Piece(n)
         is_learned = self._is_learned(rows[0])
         alike = next((i for i in range(1, n) if self._is_learned(rows[i]) != is_learned), n)
@@ -187,7 +197,7 @@ class Worker(Loop[RecordResult]):
         return self._maintenance.mode(self._time_of(row)).is_learned and self._why_outside(row) is None
 
     def _why_outside(self, row: StreamRow) -> str | None:
-        return why_outside(self._config.gates, self.reader.names, row.values)
+        return why_outside(self.config.gates, self.reader.names, row.values)
 
     def _time_of(self, row: StreamRow) -> float:
         """Return the time of a record, or of its arrival if it has none."""
@@ -197,10 +207,10 @@ class Worker(Loop[RecordResult]):
 
     def describe(self, entry: Entry, judgements: list[Judgement]) -> Sequence[RecordResult]:
         """Apply gates and maintenance windows to judgements on records of a key, and track events."""
-        n, is_learned = len(judgements), judgements[0].point is not None
-        n_before = (entry.detector.n_seen_ if entry.detector.is_fitted else 0) - is_learned * n
+        n, n_learned = len(judgements), sum(judgement.point is not None for judgement in judgements)
+        n_before = (entry.detector.n_seen_ if entry.detector.is_fitted else 0) - n_learned
         bands: list[Band | None] = [None] * n
-        if self._config.band:
+        if self.config.band:
             bands = outlook.bands(entry, len(self.reader.names), n_before, n)
         return [self._result(entry, judgement, band) for judgement, band in zip(judgements, bands, strict=True)]
 
@@ -208,15 +218,16 @@ class Worker(Loop[RecordResult]):
         row = judgement.row
         key, when = row.key or "", self._time_of(row)
         muted = None
-        outside = self._why_outside(row) if self._config.gates.valid else None
+        outside = self._why_outside(row) if self.config.gates.valid else None
         mode = self._maintenance.mode(when) if self._maintenance else Mode()
         if judgement.is_anomaly and outside is None:
-            muted = self._why_muted(entry, judgement, band, when) if mode.is_checked else "in maintenance"
+            muted = self._why_muted(entry, judgement, when) if mode.is_checked else "in maintenance"
         is_flagged = (judgement.is_anomaly and muted is None) or (outside is not None and mode.is_checked)
         final = judgement if judgement.is_anomaly == is_flagged else judgement._replace(is_anomaly=is_flagged)
-        tracked = track(entry, final, when, self._config.merge)
+        tracked = track(entry, final, when, self.config.merge)
         flags = FLAGGED * is_flagged | MUTED * (muted is not None)
         flags |= NOT_LEARNED * (judgement.point is None) | NOT_CHECKED * (not mode.is_checked)
+        flags |= KEPT_OUT * (judgement.point is None and self._is_learned(row))
         sample = ScoredRecord(
             0,  # set in `_write`
             tracked.number,
@@ -228,29 +239,37 @@ class Worker(Loop[RecordResult]):
             Numbering.of_notes(entry.notes).in_history(judgement.point),
             list(row.values),
             band,
+            self._texts_of(row) if row.texts else {},
         )
-        changes = self._changes(key, tracked)
+        drift = drift_changes(self._name, entry, judgement, tracked.number, when)
+        changes = [*drift, *self._changes(key, tracked)]
         if is_flagged and tracked.event is not None and tracked.event.last == tracked.number:
             facts = changes[-1].facts
             facts["n_flagged"] = tracked.event.n_flagged
             if tracked.event.peak == when:
                 facts |= self._facts(entry, final, band, outside)
-        return RecordResult(final, muted, sample, changes, self._open_id(key, tracked))
+        anomaly = None if tracked.event is None else event_id(self._name, "anomaly", key, tracked.event.first)
+        open_events = {id for id in (anomaly, open_drift(entry)) if id is not None}
+        return RecordResult(final, muted, sample, changes, open_events)
 
-    def _open_id(self, key: str, tracked: Tracked) -> str | None:
-        """Return the id of the event that is open after a record, or None."""
-        return None if tracked.event is None else event_id(self._name, "anomaly", key, tracked.event.first)
+    def _texts_of(self, row: StreamRow) -> dict[int, str]:
+        """Return the texts of the categories of a record, by column."""
+        return {k: row.texts[row.values[k]] for k in self.reader.layout.coded if row.values[k] in row.texts}
 
-    def _why_muted(self, entry: Entry, judgement: Judgement, band: Band | None, when: float) -> str | None:
-        gates, row, why = self._config.gates, judgement.row, judgement.explanation
+    def _why_muted(self, entry: Entry, judgement: Judgement, when: float) -> str | None:
+        gates, row, why = self.config.gates, judgement.row, judgement.explanation
+        departed = None if why is None else departure(why, self.reader.names)
+        if self._mutes is not None:
+            muted = self._mutes.why(row.key or "", None if departed is None else departed.field, self._received(row))
+            if muted is not None:
+                return muted
         if why is None:
             return None
-        departed = departure(why, bits_by_feature(entry.detector, why), self.reader.names, row.values, band)
         key, bits = row.key or "", why.surprise - why.typical
         is_series = isinstance(entry.detector, SeriesMPF)  # other models have learned it
         if is_series and departed is not None and any(known.covers(key, departed, bits) for known in self.known):
             return "known as normal"
-        return why_muted(gates, self._config.mute, key, when, departed)
+        return why_muted(gates, self.config.mute, key, when, departed)
 
     def _changes(self, key: str, tracked: Tracked) -> list[EventChange]:
         """Return the events that a record ends, begins or continues."""
@@ -265,7 +284,7 @@ class Worker(Loop[RecordResult]):
     def _facts(self, entry: Entry, judgement: Judgement, band: Band | None, outside: str | None) -> dict[str, Any]:
         """Describe the most unusual record of an event."""
         why, names, row = judgement.explanation, self.reader.names, judgement.row
-        line = describe_judgement(judgement)
+        line, texts = describe_judgement(judgement), self._texts_of(row)
         facts: dict[str, Any] = {
             "peak": self._time_of(row),
             "record": row.id,
@@ -273,20 +292,21 @@ class Worker(Loop[RecordResult]):
             "p_value": line["p_value"],
             "threshold": judgement.threshold,
             "bits": line.get("bits"),
+            "severity": severity(judgement.tail_bits),
+            "tail_bits": judgement.tail_bits,
             "summary": outside or line.get("summary", ""),
             "verdict": "Outside its valid range." if why is None else why.verdict,
             "reasons": line.get("reasons", []),
             "region": line.get("region", ""),
-            "values": dict(zip(names, row.values, strict=True)),
+            "values": {name: texts.get(k, row.values[k]) for k, name in enumerate(names)},
             "expected": _by_field(names, band),
             "attributions": {},
             "departure": None,
             "similar": [],
         }
         if why is not None:
-            attributions = bits_by_feature(entry.detector, why)
-            departed = departure(why, attributions, names, row.values, band)
-            facts["attributions"] = attributions
+            departed = departure(why, names)
+            facts["attributions"] = bits_by_feature(entry.detector, why)
             facts["departure"] = None if departed is None else departed._asdict()
             features = [dict(zip(why.names, point.tolist(), strict=True)) for _, point in why.similar]
             facts["similar"] = (
@@ -295,7 +315,7 @@ class Worker(Loop[RecordResult]):
                 else []
             )
             if not facts["summary"]:
-                facts["summary"] = _in_words(facts)
+                facts["summary"] = _in_words(why, names, time_of_day(facts["peak"]))
         return facts
 
     def _write(self, records: Sequence[Record], judged: Judged[RecordResult]) -> None:
@@ -308,7 +328,7 @@ class Worker(Loop[RecordResult]):
             key = result.judgement.row.key or ""
             batch.samples.setdefault(key, []).append(ScoredRecord(position, *result.sample[1:]))
             batch.changes.extend(change._replace(position=position) for change in result.changes)
-            batch.open_events[key] = result.open_event
+            batch.open_events[key] = result.open_events
         self.position = position
         self._write_batch(batch._replace(position=position), records, judged)
 
@@ -329,13 +349,15 @@ def _by_field(names: Sequence[str], band: Band | None) -> dict[str, dict[str, fl
     return {name: dict(zip(Band._fields, part, strict=True)) for name, part in zip(names, parts, strict=True)}
 
 
-def _in_words(facts: dict[str, Any]) -> str:
-    """Summarise what is unusual about a record."""
-    departed, reasons = facts["departure"], facts["reasons"]
-    if departed is None and not reasons:
-        return "no single field stands out"
-    if departed is None:
-        return f"{label(reasons[0]['feature'])} is unusually {reasons[0]['side']}"
-    expected = nan if departed["expected"] is None else departed["expected"]
-    about = "" if isnan(expected) or expected == departed["value"] else f", expected {expected:.4g}"
-    return f"{label(departed['field'])} is unusually {departed['side']}: {departed['value']:.4g}{about}"
+def _in_words(why: Explanation, fields: Sequence[str], when: str) -> str:
+    """Say what was read, when, what was expected, and what is unusual about it."""
+    own = next((one for one in why.readings if one.name in fields), None)
+    if own is None:
+        first = next((f"{label(one.name)} is unusually {one.side}" for one in why.attributions), None)
+        return first or "no single field stands out"
+    if own.is_category:
+        return f"{label(own.name)} {label(str(own.value))} at {when}: {own.seen or own.direction}"
+    if isnan(own.value):
+        return f"{label(own.name)} is missing at {when}"
+    value, expected = beside_band(own.value, own.usual[0], own.median, own.usual[1])
+    return f"{label(own.name)} {value} at {when}, expected {expected}: {own.direction}"

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from polyaforest.settings.values import (
     MOST_RECORDS,
+    CalendarFeatures,
     Choice,
     Choices,
     CountOrDuration,
@@ -23,6 +24,8 @@ from polyaforest.settings.values import (
     Moment,
     Names,
     Number,
+    OneOrMoreNames,
+    Pattern,
     Ranges,
     Setting,
     Table,
@@ -100,17 +103,20 @@ class Gates:
 
 @dataclass(frozen=True)
 class Mute:
-    """A rule that mutes flagged records: of a key, of records mostly attributed to a field, or both."""
+    """A rule that mutes flagged records: of a key or group of keys, of records mostly due to a field, or both."""
 
     key: Annotated[str | None, Setting(Text(is_empty_allowed=True), "The key.")] = None
+    pattern: Annotated[str | None, Setting(Pattern(), "A regular expression that the whole key matches.")] = None
     field: Annotated[str | None, Setting(Text(is_empty_allowed=True), "The field.")] = None
     until: Annotated[datetime | date | None, Setting(Moment(), "End of the rule.")] = None
     reason: Annotated[str, Setting(Text(is_empty_allowed=True), "Shown with muted records.")] = ""
 
     def conflicts(self) -> Iterator[str]:
         """Yield what is wrong with valid values."""
-        if self.key is None and self.field is None:
-            yield "set `key`, `field` or both: the rule has neither"
+        if self.key is None and self.pattern is None and self.field is None:
+            yield "set `key`, `pattern` or `field`: the rule has none of them"
+        if self.key is not None and self.pattern is not None:
+            yield "set `key` or `pattern`, not both"
 
     @property
     def ends(self) -> float:
@@ -177,10 +183,11 @@ class StreamSettings:
         str | None, Setting(_COLUMN, "Field with the timestamps.", "detected if unambiguous", Effect.NEW_STREAM)
     ] = None
     by: Annotated[
-        str | None,
+        str | tuple[str, ...] | None,
         Setting(
-            _COLUMN,
-            "Field that partitions the records, such as a host: each value has its own model.",
+            OneOrMoreNames(),
+            "Field that partitions the records, such as a host: each value has its own model. With several fields, "
+            "each combination has one, and its key is their values joined by '/'.",
             "one model",
             Effect.NEW_STREAM,
         ),
@@ -217,12 +224,15 @@ class StreamSettings:
     calendar: Annotated[
         tuple[str, ...],
         Setting(
-            Choices("time of day", "day of week"),
-            "Learn what is normal by time of day, day of week or both.",
+            CalendarFeatures(),
+            "Learn what is normal by time of day, day of week, day of month, and on the public holidays of a country.",
             "none",
             Effect.RELEARNED,
         ),
     ] = ()
+    timezone: Annotated[
+        str, Setting(TimeZone(), "Time zone of the calendar, such as Europe/Berlin.", effect=Effect.RELEARNED)
+    ] = "UTC"
     false_alarm_rate: Annotated[
         float | None,
         Setting(

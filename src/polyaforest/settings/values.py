@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +15,11 @@ from typing import Any, get_type_hints
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from polyaforest.util.durations import format_duration, parse_duration
+from polyaforest.util.patterns import check_pattern
 from polyaforest.util.text import label
 
 __all__ = [
+    "CalendarFeatures",
     "Choice",
     "Choices",
     "CountOrDuration",
@@ -27,6 +30,8 @@ __all__ = [
     "Moment",
     "Names",
     "Number",
+    "OneOrMoreNames",
+    "Pattern",
     "Ranges",
     "Setting",
     "Table",
@@ -126,6 +131,18 @@ class Text(Values):
         return {"type": "string"}
 
 
+@dataclass(frozen=True)
+class Pattern(Text):
+    """A regular expression in the syntax of RE2, matched in linear time."""
+
+    metavar: str = "REGEX"
+    allowed: str = "a regular expression"
+
+    def check(self, value: Any) -> Any:
+        """Accept valid expressions only."""
+        return check_pattern(super().check(value))
+
+
 class Choice(Values):
     """One of several texts."""
 
@@ -151,7 +168,7 @@ class Choices(Values):
     is_repeated = True
 
     def __init__(self, *options: str) -> None:
-        self._one = Choice(*options)
+        self._one, self.options = Choice(*options), options
         self.allowed, self.metavar = f"a list of {self._one.allowed}", self._one.metavar
 
     def check(self, value: Any) -> Any:
@@ -167,6 +184,51 @@ class Choices(Values):
     def plain(self, value: Any) -> Any:
         """Return a list."""
         return list(value)
+
+
+class OneOrMoreNames(Values):
+    """The name of a field, or of several."""
+
+    allowed, metavar = "the name of a field, or a list of several", "COLUMN"
+
+    def check(self, value: Any) -> Any:
+        """Accept a text, or several texts, each once."""
+        names = (value,) if isinstance(value, str) else value
+        is_list = isinstance(names, (list, tuple)) and len(names) > 0
+        if not is_list or not all(isinstance(name, str) and name for name in names):
+            raise self.reject(value)
+        return names[0] if len(names) == 1 else _distinct(names)
+
+    def plain(self, value: Any) -> Any:
+        """Return a text, or a list."""
+        return value if isinstance(value, str) else list(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of allowed values."""
+        return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+
+
+class CalendarFeatures(Choices):
+    """Calendar features: some of several texts, or the public holidays of a country."""
+
+    _HOLIDAYS = re.compile(r"public holidays [A-Z]{2}(-[A-Z0-9]{1,3})?")
+
+    def __init__(self) -> None:
+        super().__init__("time of day", "day of week", "day of month", "public holidays DE")
+        self.allowed = f"{self.allowed} (or another country)"
+
+    def check(self, value: Any) -> Any:
+        """Accept each feature once."""
+        if not isinstance(value, (list, tuple)) or not all(map(self._is_feature, value)):
+            raise self.reject(value)
+        return _distinct(value)
+
+    def parse(self, text: str) -> Any:
+        """Return the value of one of the options."""
+        return self.check((text,))
+
+    def _is_feature(self, value: Any) -> bool:
+        return value in self.options or (isinstance(value, str) and self._HOLIDAYS.fullmatch(value) is not None)
 
 
 class Names(Values):

@@ -8,9 +8,10 @@ in Python: ``\x1b``, ``\n``, ``\u202e``.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from unicodedata import category, east_asian_width
 
-__all__ = ["json_shown", "label", "printable", "printable_lines", "spelled", "width"]
+__all__ = ["count", "json_shown", "label", "listed", "printable", "printable_lines", "spelled", "width"]
 
 # Control, format (bidi controls, zero-width characters), surrogate, private use, unassigned; line and paragraph ends.
 _HIDDEN = frozenset(["Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"])
@@ -18,6 +19,7 @@ _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _JOINER = "\u200d"  # makes one emoji of several
 _OF_EMOJI = frozenset(["So", "Sk", "Mn"])  # pictures, skin tones, and variation selectors
 _LONGEST = 80  # characters of a name in a report
+_MOST_NAMED = 8  # names to list
 
 
 def printable(text: str) -> str:
@@ -47,6 +49,18 @@ def label(text: str, most: int = _LONGEST) -> str:
     if len(shown) <= most:
         return shown
     return f"{shown[: most - most // 3 - 1]}…{shown[-(most // 3) :]}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Join names with commas; of many, the first ones and the number of others."""
+    names = list(map(label, names))
+    more = f" and {len(names) - _MOST_NAMED:,} others" if len(names) > _MOST_NAMED + 1 else ""
+    return ", ".join(names[:_MOST_NAMED] if more else names) + more
+
+
+def count(n: int, what: str) -> str:
+    """Format a number with its noun."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
 def width(text: str) -> int:

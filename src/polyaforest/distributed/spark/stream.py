@@ -17,8 +17,8 @@ from polyaforest.distributed.keyed import (
     Status,
     default_detector,
 )
-from polyaforest.judge.judgement import StreamRow
 from polyaforest.judge.models import Detector
+from polyaforest.tables.rows import StreamRow
 
 try:
     import google.protobuf  # noqa: F401 -- without it, Spark's workers fail without naming it

@@ -2,7 +2,6 @@
 
 import { h, name, visible } from "./dom.js";
 import { bits, fullMoment, number, range as rangeWords, usesUtc } from "./format.js";
-import { areNotable } from "./surprise.js";
 
 /* global uPlot */
 
@@ -11,8 +10,9 @@ const SURPRISE_HEIGHT = 140;
 const SMALL_HEIGHT = 150;
 const STILL = 3; // pixels that a click may move
 const AXIS = 54; // pixels left of each plot, so that their times are aligned
+const RIGHT = 20; // pixels right of each plot, for half of a time label
 const LEAST_SHARE = 0.08; // smallest share of the largest attribution for a field to count
-const GLARING = 10; // bits above the threshold that are marked among any number of records
+const MOST_LETTERS = 30; // of an annotation
 const GAP = 5; // times the distance of the neighbours: a gap
 const [ABOVE, BELOW] = [0, 2]; // sides of a plot
 const PARTS = ["high", "low", "middle", "max", "min", "mean"];
@@ -39,6 +39,7 @@ const inks = {
   shade: pick("--flag-shade"),
   grid: pick("--line"),
   text: pick("--muted"),
+  accent: pick("--accent"),
 };
 
 /** Columns of a series, with an empty row at each gap. */
@@ -98,17 +99,11 @@ class SeriesColumns {
     }
   }
 
-  /** Whether to mark a row: some of many records are flagged by chance. */
-  isNotable(i) {
-    if (!this.flagged[i]) return false;
-    return areNotable(this.flagged[i], this.n[i]) || this.surprise[i] > this.threshold[i] + GLARING;
-  }
-
   /** Return spans of neighbouring marked rows, as pairs of indices. */
   flaggedSpans(first, last) {
     const spans = [];
     for (let i = first; i <= last; i++) {
-      if (!this.isNotable(i)) continue;
+      if (!this.flagged[i]) continue;
       if (spans.length && spans.at(-1)[1] === i - 1) spans.at(-1)[1] = i;
       else spans.push([i, i]);
     }
@@ -118,10 +113,11 @@ class SeriesColumns {
 
 /** Charts with a shared time axis: one per field, and the surprise below. */
 export class ChartStack {
-  /** `on`: zoom(from, to), move(share), scale(factor, around), reset(), pick(time); `events()`: events to explain. */
-  constructor({ on = {}, events, isSmall = false, withSurprise = true }) {
+  /** `on`: zoom(from, to), move(share), scale(factor, around), reset(), pick(time); `events()`: events to explain; `annotations()`: to mark. */
+  constructor({ on = {}, events, annotations = () => [], isSmall = false, withSurprise = true }) {
     this._on = on;
     this._events = events;
+    this._annotations = annotations;
     this._isSmall = isSmall;
     this._withSurprise = withSurprise;
     this._charts = [];
@@ -135,7 +131,6 @@ export class ChartStack {
       role: "group",
       tabindex: on.move ? "0" : undefined,
       "aria-label": on.move ? `Charts of all fields over time. ${hint}` : "Charts around the event",
-      onkeydown: on.move ? (event) => this._onKey(event) : undefined,
     });
     this._sizes = new ResizeObserver(() => this._resize());
     this._sizes.observe(this.element);
@@ -233,9 +228,9 @@ export class ChartStack {
   _options({ series, bands = [], flags }, chart, height, times) {
     const axis = { stroke: inks.text, font: FONT, grid: { stroke: inks.grid, width: 1 }, ticks: { show: false } };
     return {
-      width: Math.max(200, this.element.clientWidth - 2),
+      width: this._width,
       height,
-      padding: [times === ABOVE ? 0 : 8, 10, times === BELOW ? 0 : 6, 0],
+      padding: [times === ABOVE ? 0 : 8, RIGHT, times === BELOW ? 0 : 6, 0],
       legend: { show: false },
       tzDate: usesUtc() ? (time) => uPlot.tzDate(new Date(time * 1000), "Etc/UTC") : undefined,
       cursor: {
@@ -267,7 +262,7 @@ export class ChartStack {
       bands,
       hooks: {
         drawClear: [(plot) => this._shadeFlags(plot)],
-        draw: [flags],
+        draw: [flags, (plot) => this._markAnnotations(plot, times === ABOVE)],
         setCursor: [(plot) => this._read(chart, plot.cursor.idx)],
         setSelect: [(plot) => this._select(plot)],
       },
@@ -320,7 +315,7 @@ export class ChartStack {
     const [first, last] = plot.series[0].idxs ?? [0, -1];
     plot.ctx.save();
     plot.ctx.fillStyle = inks.flag();
-    for (let i = first; i <= last; i++) if (this._columns.isNotable(i)) draw(i);
+    for (let i = first; i <= last; i++) if (this._columns.flagged[i]) draw(i);
     plot.ctx.restore();
   }
 
@@ -361,6 +356,36 @@ export class ChartStack {
     ctx.restore();
   }
 
+  /** Draw a line at each annotation, or a span, with its text on the first chart. */
+  _markAnnotations(plot, isFirst) {
+    const { ctx, bbox } = plot;
+    const [from, to] = this._range;
+    ctx.save();
+    ctx.strokeStyle = ctx.fillStyle = inks.accent();
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
+    ctx.lineWidth = 2 * devicePixelRatio;
+    ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+    ctx.font = FONT.replace("11px", `${11 * devicePixelRatio}px`);
+    for (const { start, end, text } of this._annotations()) {
+      if (end < from || start > to) continue;
+      const x = plot.valToPos(Math.max(start, from), "x", true);
+      ctx.beginPath();
+      for (const time of end > start && end <= to ? [start, end] : [start]) {
+        if (time < from) continue;
+        const at = Math.round(plot.valToPos(time, "x", true)); // whole pixels are sharp
+        ctx.moveTo(at, bbox.top);
+        ctx.lineTo(at, bbox.top + bbox.height);
+      }
+      ctx.stroke();
+      if (!isFirst) continue;
+      const words = visible(text).slice(0, MOST_LETTERS);
+      const room = bbox.left + bbox.width - ctx.measureText(words).width;
+      ctx.fillText(words, Math.max(bbox.left, Math.min(x + 4 * devicePixelRatio, room)), bbox.top + 11 * devicePixelRatio);
+    }
+    ctx.restore();
+  }
+
   _valueWords(field, at) {
     const [high, low, , most, least, mean] = this._columns.parts[field].map((part) => part[at] ?? null);
     if (mean === null && most === null) return ["no value"];
@@ -382,7 +407,7 @@ export class ChartStack {
 
   _read(chart, at) {
     const last = this._columns.time.length - 1;
-    if (last < 0) return;
+    if (last < 0) return chart.readout.replaceChildren("no records");
     const index = at ?? last;
     const when =
       at === null || at === undefined ? "" : h("span", { class: "muted" }, `${fullMoment(this._columns.time[index])} `);
@@ -406,8 +431,14 @@ export class ChartStack {
     }
   }
 
+  /** Width of a chart: the room inside the padding of the element. */
+  get _width() {
+    const { paddingLeft, paddingRight } = getComputedStyle(this.element);
+    return Math.max(200, Math.floor(this.element.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight)));
+  }
+
   _resize() {
-    const width = Math.max(200, this.element.clientWidth - 2);
+    const width = this._width;
     for (const { plot } of this._charts) if (plot.width !== width) plot.setSize({ width, height: plot.height });
   }
 
@@ -422,18 +453,21 @@ export class ChartStack {
     this._on.zoom?.(from, to);
   }
 
-  _onKey(event) {
+  /** Move or zoom by a key; return whether it is one of the charts' keys. */
+  press(event) {
     const actions = {
       ArrowLeft: () => this._on.move(-0.25),
       ArrowRight: () => this._on.move(0.25),
       "+": () => this._on.scale(0.5),
       "=": () => this._on.scale(0.5),
       "-": () => this._on.scale(2),
+      "−": () => this._on.scale(2),
       Escape: () => this._on.reset(),
     };
-    if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(actions, event.key)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(actions, event.key)) return false;
     event.preventDefault();
     actions[event.key]();
+    return true;
   }
 
   _bindPointers(plot) {

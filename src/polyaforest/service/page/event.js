@@ -4,8 +4,9 @@ import { get, ofStream, post, remove, softly } from "./api.js";
 import { ChartStack, attributedFields } from "./charts.js";
 import { announce, h, name, visible, visibleLines } from "./dom.js";
 import { ago, bits, count, duration, fullMoment, moment, number, plural, range, span } from "./format.js";
-import { chips, eventList, eventRow, facts, place, rarity, sentence, streamLink } from "./parts.js";
+import { chips, eventList, eventRow, facts, grade, place, rarity, sentence, streamLink } from "./parts.js";
 import { chartLegend } from "./stream.js";
+import { MutePanel, lifePanel } from "./work.js";
 
 const MOST_CHARTS = 3;
 const MOST_REASONS = 8;
@@ -80,6 +81,7 @@ export class EventScreen {
     const hadFocus = this.element.contains(document.activeElement) ? document.activeElement.id : null;
     this.element.replaceChildren(
       this._head(),
+      lifePanel(event, this._page.canWrite, (action, said) => this._act(action, said)),
       this._feedback(),
       h(
         "div",
@@ -92,6 +94,7 @@ export class EventScreen {
           this._incidentPanel(),
           this._similarEvents(),
           this._alerts(),
+          this._mutePanel(),
           this._history(),
         ),
       ),
@@ -125,6 +128,7 @@ export class EventScreen {
       h(
         "p",
         { class: "event-sub" },
+        grade(event),
         place(event),
         chips(event),
         h(
@@ -136,7 +140,7 @@ export class EventScreen {
         ),
         event.n_flagged ? h("span", { class: "num" }, `${plural(event.n_flagged, "record")} flagged`) : null,
       ),
-      event.verdict ? h("p", { class: "verdict" }, visible(event.verdict)) : null,
+      event.severity ? h("p", { class: "verdict" }, `Severity ${event.severity} of 5${rarityWords(event)}.`) : null,
     );
   }
 
@@ -144,6 +148,15 @@ export class EventScreen {
     const { start, end } = this._event;
     const margin = Math.max(LEAST_MARGIN, (end - start) * 3);
     return `from=${(start - margin).toFixed(3)}&to=${(end + margin).toFixed(3)}`;
+  }
+
+  _mutePanel() {
+    if (!this._mutes) {
+      const { key, cause } = this._event;
+      this._mutes = new MutePanel(this._page, this._stream, { key, field: cause?.field ?? null });
+      softly(this._mutes.load());
+    }
+    return this._mutes.element;
   }
 
   // ---- feedback ----
@@ -179,7 +192,7 @@ export class EventScreen {
         this._problem,
       );
     }
-    if (event.kind === "silence") return "";
+    if (event.kind !== "anomaly") return "";
     if (!this._page.canWrite)
       return h("p", { class: "muted feedback-none" }, "Feedback requires an admin token; yours is read-only.");
     const button = (verdict, label) =>
@@ -220,7 +233,7 @@ export class EventScreen {
   async _act(action, said) {
     this._isBusy = true;
     this._problem.textContent = "";
-    for (const button of this.element.querySelectorAll(".feedback button")) button.disabled = true;
+    for (const button of this.element.querySelectorAll(".feedback button, .life button")) button.disabled = true;
     try {
       this._event = { ...this._event, ...(await action()) };
       this._note.value = "";
@@ -257,6 +270,7 @@ export class EventScreen {
         h("p", { class: "pad" }, "No values arrived for longer than the stream allows. The next value closes this event."),
       );
     }
+    if (kind === "drift") return this._driftPanel();
     if (!reasons.length) return "";
     const shown = reasons.slice(0, MOST_REASONS);
     const most = Math.max(...reasons.map((reason) => reason.bits), 1e-9);
@@ -267,16 +281,34 @@ export class EventScreen {
         "div",
         { class: "panel-head" },
         h("h2", { id: "why" }, "Why"),
-        h("span", { class: "muted" }, "each bit halves the probability"),
+        h("span", { class: "muted" }, "surprise by field, in bits: each bit halves the probability"),
       ),
       h(
         "ol",
         { class: "reasons" },
         shown.map((reason) => reasonRow(reason, most)),
       ),
-      this._event.region
-        ? h("p", { class: "region" }, h("strong", {}, "Region: "), visible(this._event.region), ".")
+      regionWords(this._event.region),
+    );
+  }
+
+  _driftPanel() {
+    const { drift, outcome, is_open: isOpen } = this._event;
+    const regions = drift?.regions ?? [];
+    const next = isOpen ? "The event closes when the change ends or becomes the new normal." : (outcome ?? "");
+    return h(
+      "section",
+      { class: "panel", "aria-labelledby": "why" },
+      h("div", { class: "panel-head" }, h("h2", { id: "why" }, "Why")),
+      h("p", { class: "pad" }, "The records of this key have a different distribution than before."),
+      regions.length
+        ? h(
+            "ol",
+            { class: "regions" },
+            regions.map((region) => h("li", {}, visible(region))),
+          )
         : null,
+      next ? h("p", { class: "pad" }, visible(next)) : null,
     );
   }
 
@@ -386,17 +418,19 @@ export class EventScreen {
       { class: "panel", "aria-labelledby": "facts" },
       h("div", { class: "panel-head" }, h("h2", { id: "facts" }, "Facts")),
       facts([
-        silence ? null : ["Rarity", rarity(event.p_value)],
-        silence ? null : ["Surprise", `${bits(event.bits)} bits above usual`],
+        event.severity ? ["Severity", `${event.severity} of 5`] : null,
+        rarity(event) ? ["Rarity", rarity(event)] : null,
+        event.kind !== "anomaly" || event.bits === null ? null : ["Surprise", `${bits(event.bits)} bits above usual`],
         silence
           ? [
               "Silent",
               [visible(event.what ?? ""), event.field ? " " : "", event.field ? name(event.field) : ""],
             ]
           : null,
-        event.departure ? ["Expected", departureWords(event.departure)] : null,
+        typeof event.departure?.expected === "number" ? ["Expected", departureWords(event.departure)] : null,
         ["Began", fullMoment(event.start)],
-        silence ? null : ["Worst", fullMoment(event.peak)],
+        event.drift ? ["Change", visible(event.drift.kind)] : null,
+        event.kind === "anomaly" ? ["Worst", fullMoment(event.peak)] : null,
         ["Ended", event.is_open ? "still open" : fullMoment(event.end)],
         event.first === null || event.first === undefined
           ? null
@@ -491,10 +525,22 @@ export class EventScreen {
   }
 }
 
+/** Say which records are rare, from a region such as "cpu > 93 (usual 2–61): about 3 in 1,000 points fall here [1–5]". */
+function regionWords(region) {
+  const [, conditions] = /^(.*): about .+ points fall here \[.*\]$/s.exec(region ?? "") ?? [];
+  return conditions ? h("p", { class: "region" }, `Few records have ${visible(conditions)}.`) : null;
+}
+
+/** Return the rarity of an event after a colon. */
+function rarityWords(event) {
+  const words = rarity(event);
+  return words ? `: ${words}` : "";
+}
+
 /** Describe the expected value. */
-function departureWords({ field, value, expected, side }) {
-  const limit = side === "low" ? "at least" : "at most";
-  return [name(field), ` ${limit} ${number(expected)}; was ${number(value)}`];
+function departureWords({ field, value, expected, low, high }) {
+  const isBand = typeof low === "number" && typeof high === "number" && low !== high;
+  return [name(field), ` about ${number(expected)}${isBand ? ` (${range([low, high])})` : ""}; was ${number(value)}`];
 }
 
 /** Return a reason: its bits as a bar, and its value against the usual and the expected range. */

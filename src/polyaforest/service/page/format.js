@@ -55,9 +55,10 @@ export const bits = (value) =>
 /** Return a probability as "1 in 900". */
 export function oneIn(chance) {
   if (chance === null || chance === undefined) return "unknown";
-  if (chance <= 0) return "less than 1 in a million";
+  if (chance <= 0) return "less than 1 in a billion";
   const each = 1 / chance;
   if (each < 1.5) return "nearly all";
+  if (each >= 1e9) return "less than 1 in a billion";
   return `1 in ${count(each < 20 ? Math.round(each) : Number(each.toPrecision(2)))}`;
 }
 
@@ -98,12 +99,40 @@ export function fullMoment(time) {
   return `${year}-${two(month + 1)}-${two(day)} ${clock(time)}${isUtc ? " UTC" : ""}`;
 }
 
-/** Return a span from one moment to another, the day only once. */
+/** Return the day of a moment, with the year unless it is this year. */
+export function day(time) {
+  const [year, month, date] = parts(time);
+  return `${date} ${MONTHS[month]}${year === parts(now())[0] ? "" : ` ${year}`}`;
+}
+
+/** Whether two moments are on the same day. */
+const isOneDay = (one, other) => parts(one).slice(0, 3).join() === parts(other).slice(0, 3).join();
+
+/** Return a span from one moment to another: both days, unless they are the same. */
 export function span(start, end) {
   if (end === null || end === undefined) return `since ${moment(start)}`;
   if (end - start < 1) return moment(start);
-  const isOneDay = parts(start).slice(0, 3).join() === parts(end).slice(0, 3).join();
-  return `${moment(start)} – ${isOneDay ? clock(end) : moment(end)}`;
+  if (isOneDay(start, end)) return `${moment(start)} – ${clock(end)}`;
+  return `${day(start)} ${clock(start)} – ${day(end)} ${clock(end)}`;
+}
+
+const STEPS = [
+  ...[1, 2, 5, 10, 15, 30],
+  ...[1, 2, 5, 10, 15, 30].map((minutes) => minutes * 60),
+  ...[1, 2, 3, 6, 12].map((hours) => hours * 3600),
+  ...[1, 2, 7, 14, 28, 56, 112, 224, 448, 896].map((days) => days * DAY),
+];
+
+/** Return at most `most` round times in a span, each with its label; a new day is labelled with its date. */
+export function roundTimes(start, end, most) {
+  const step = STEPS.find((seconds) => (end - start) / seconds <= most) ?? STEPS.at(-1);
+  const shift = isUtc ? 0 : new Date(start * 1000).getTimezoneOffset() * 60;
+  const times = [];
+  for (let time = Math.ceil((start - shift) / step) * step + shift; time <= end; time += step) times.push(time);
+  return times.map((time, i) => {
+    const isDay = step >= DAY || (i > 0 && !isOneDay(times[i - 1], time));
+    return [time, isDay ? day(time) : clock(time, step < 60)];
+  });
 }
 
 /** Return a duration in its two largest units. */

@@ -1,12 +1,14 @@
 // Lanes: one row per key, time from left to right, colour by surprise, marks on flagged records.
 
 import { announce, h, name, visible } from "./dom.js";
-import { clock, count, duration, moment, oneIn, plural } from "./format.js";
-import { areNotable, ofCell } from "./surprise.js";
+import { count, duration, moment, oneIn, plural, roundTimes } from "./format.js";
+import { ofCell } from "./surprise.js";
 
 const HEIGHT = 22; // of a strip, in CSS pixels
 const MOST = 10; // bits of the strongest colour: 1 in 1,000
 const LEAST = 2; // bits up to which a cell is pale
+const TICK = 90; // pixels of a time label
+const NAMES = [110, 0.34]; // least pixels, and largest share of the width, of the column of names
 
 /** Return the colour of a surprise: one hue, perceptually even lightness. */
 export function colour(surprise, isDark) {
@@ -17,8 +19,8 @@ export function colour(surprise, isDark) {
   return `oklch(${lightness.toFixed(3)} ${chroma.toFixed(3)} ${isDark ? 48 : 42})`;
 }
 
-/** Draw the cells of a lane onto a canvas. */
-export function drawStrip(canvas, lane, cursor = null) {
+/** Draw the cells of a lane onto a canvas; `open` is the share of the width at which an open event began, or null. */
+export function drawStrip(canvas, lane, { cursor = null, open = null } = {}) {
   const ratio = devicePixelRatio || 1;
   const width = canvas.clientWidth;
   const height = canvas.clientHeight;
@@ -40,7 +42,7 @@ export function drawStrip(canvas, lane, cursor = null) {
     if (bits === null) continue;
     pen.fillStyle = colour(bits, isDark);
     pen.fillRect(edge(i), 0, edge(i + 1) - edge(i) - gap, canvas.height);
-    if (areNotable(lane.flagged[i], lane.n[i])) marked.push(i);
+    if (lane.flagged[i]) marked.push(i);
   }
   pen.fillStyle = style.getPropertyValue("--mark");
   const size = 3.5 * ratio;
@@ -51,6 +53,11 @@ export function drawStrip(canvas, lane, cursor = null) {
     pen.lineTo(middle + size, canvas.height);
     pen.lineTo(middle, canvas.height - 1.7 * size);
     pen.fill();
+  }
+  if (open !== null) {
+    pen.fillStyle = style.getPropertyValue("--open");
+    const from = Math.min(Math.max(0, open) * canvas.width, canvas.width - 8 * ratio);
+    pen.fillRect(from, 0, canvas.width - from, 3 * ratio);
   }
   if (cursor !== null) {
     pen.strokeStyle = style.getPropertyValue("--text");
@@ -74,7 +81,14 @@ export class Lanes {
     this._cursor = null; // the cell selected by the arrow keys
     this._isHeld = false; // rows keep their order while a pointer is on them
     this._tip = h("div", { class: "tip", hidden: true, "aria-hidden": "true" });
-    this._axis = h("div", { class: "lane-axis num", "aria-hidden": "true" });
+    this._axis = h("div", { class: "lane-axis num" });
+    this._columns = h(
+      "div",
+      { class: "lane-columns", "aria-hidden": "true" },
+      h("div", {}, "Key"),
+      this._axis,
+      h("div", {}, "Flagged"),
+    );
     this._body = h("div", {
       class: "lanes",
       role: "grid",
@@ -86,8 +100,8 @@ export class Lanes {
         this._tip.hidden = true;
       },
     });
-    this.element = h("div", { class: "lanes-box" }, this._body, this._axis, this._tip);
-    this._sizes = new ResizeObserver(() => this.redraw());
+    this.element = h("div", { class: "lanes-box" }, this._columns, this._body, this._tip);
+    this._sizes = new ResizeObserver(() => this._data && this._fit());
     this._sizes.observe(this.element);
   }
 
@@ -124,6 +138,15 @@ export class Lanes {
       });
     }
     if (!this._rows.has(this._active)) this._activate(this._idAt(0));
+    this._fit();
+  }
+
+  /** Give names the room they need, as far as there is any; then draw. */
+  _fit() {
+    const widthOf = ({ link }) => [...link.children].reduce((sum, part) => sum + part.scrollWidth + 6, 0); // and gaps
+    const wanted = Math.max(...[...this._rows.values()].map(widthOf), NAMES[0]);
+    const room = Math.min(wanted + 2, Math.max(NAMES[0], NAMES[1] * this.element.clientWidth));
+    this.element.style.setProperty("--names", `${Math.ceil(room)}px`);
     this._labelTimes();
     this.redraw();
   }
@@ -161,7 +184,13 @@ export class Lanes {
   _draw(row) {
     const at =
       this._cursor !== null && this._active === row.id && row.strip === document.activeElement ? this._cursor : null;
-    drawStrip(row.canvas, row.lane, at);
+    drawStrip(row.canvas, row.lane, { cursor: at, open: this._openShare(row.lane) });
+  }
+
+  /** Return where the earliest open event of a lane began, as a share of the time axis. */
+  _openShare({ open_since: since }) {
+    const { start, end } = this._data;
+    return since === null || since === undefined || since > end ? null : (since - start) / (end - start);
   }
 
   _makeRow(id, lane) {
@@ -181,7 +210,7 @@ export class Lanes {
         },
         onblur: () => {
           this._tip.hidden = true;
-          drawStrip(row.canvas, row.lane);
+          this._draw(row);
         },
       },
       row.canvas,
@@ -227,11 +256,13 @@ export class Lanes {
 
   _labelTimes() {
     const { start, end } = this._data;
-    const isLong = end - start > 86400 * 1.5;
-    const n = this.element.clientWidth < 600 ? 3 : 7;
-    const label = (time) => (isLong ? moment(time, false) : clock(time, end - start < 1200));
+    const most = Math.max(2, Math.floor(this._axis.clientWidth / TICK));
     this._axis.replaceChildren(
-      ...Array.from({ length: n }, (_, i) => h("span", {}, label(start + ((end - start) * i) / (n - 1)))),
+      ...roundTimes(start, end, most).map(([time, words]) => {
+        const share = (100 * (time - start)) / (end - start);
+        const side = share < 4 ? "at-start" : share > 96 ? "at-end" : "";
+        return h("span", { class: side, style: { left: `${share}%` } }, words);
+      }),
     );
   }
 
@@ -266,10 +297,8 @@ export class Lanes {
     const [from, to] = this._cellSpan(cell);
     const when = `${moment(from, to - from < 60)}, ${duration(to - from)}`;
     if (!lane.n[cell]) return [when, "no records"];
-    const flagged = lane.flagged[cell]
-      ? `${count(lane.flagged[cell])} of ${plural(lane.n[cell], "record")} flagged`
-      : plural(lane.n[cell], "record");
-    return [when, flagged, `rarest: ${oneIn(2 ** -lane.surprise[cell])}`];
+    if (lane.flagged[cell]) return [when, `${count(lane.flagged[cell])} of ${plural(lane.n[cell], "record")} flagged`];
+    return [when, plural(lane.n[cell], "record"), `rarest: ${oneIn(2 ** -lane.surprise[cell])}`];
   }
 
   _point(row, event) {
@@ -347,5 +376,6 @@ export function legend() {
     h("span", { class: "legend-ramp", "aria-hidden": "true" }, steps),
     h("span", {}, "1 in 1,000 or rarer"),
     h("span", { class: "legend-mark" }, "▲ flagged"),
+    h("span", { class: "legend-open" }, "▔ event open"),
   );
 }

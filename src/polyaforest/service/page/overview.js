@@ -4,8 +4,9 @@ import { get, ofStream, softly } from "./api.js";
 import { announce, h, throttled, visible } from "./dom.js";
 import { ago, count, now, plural } from "./format.js";
 import { Lanes, legend } from "./lanes.js";
-import { eventList, howToPost, streamLink } from "./parts.js";
-import { RangeChooser, TimeRange } from "./range.js";
+import { causeList } from "./work.js";
+import { eventList, howToPost, isSevere, severityChoice, streamLink } from "./parts.js";
+import { RangeChooser, TimeRange, fitting } from "./range.js";
 
 const CELL = 8; // pixels of a time bucket
 const MOST_LANES = 50;
@@ -15,7 +16,9 @@ const MOST_EVENTS = 60;
 export class Overview {
   constructor(page) {
     this._page = page;
-    this._range = TimeRange.fromQuery(page.query);
+    this._range = TimeRange.fromQuery(page.query, null);
+    this._isFitted = !this._range.isFixed && !this._range.isLive; // until a range is chosen
+    if (this._isFitted) this._range = new TimeRange({ last: fitting(page.status.streams) });
     this._known = { start: null, end: null };
     this._events = new Map();
     this._incidents = [];
@@ -42,6 +45,15 @@ export class Overview {
       this._more,
     );
     this._listTitle = h("h2", { id: "events-title" });
+    this._severity = severityChoice(() => softly(this._refresh()));
+    this._filters = this._makeFilters();
+    this._causes = h("div", {});
+    this._causesPanel = h(
+      "details",
+      { class: "panel about causes-panel", ontoggle: () => softly(this._refreshCauses()) },
+      h("summary", {}, "Events by cause"),
+      this._causes,
+    );
     this._eventsPanel = h(
       "section",
       { class: "panel", "aria-labelledby": "events-title" },
@@ -55,8 +67,10 @@ export class Overview {
       this._summary,
       this._attention,
       this._empty,
+      this._filters,
       this._chooser.element,
       this._lanesPanel,
+      this._causesPanel,
       this._eventsPanel,
     );
     this._reload = throttled(() => softly(this._refresh()), 1000);
@@ -66,6 +80,51 @@ export class Overview {
 
   get title() {
     return "Overview";
+  }
+
+  /** Return a search and choices of stream and severity, for all parts of the screen. */
+  _makeFilters() {
+    const names = this._page.status.streams.map((stream) => stream.name);
+    const chosen = this._page.query.get("stream");
+    this._stream = h(
+      "select",
+      { "aria-label": "Stream", hidden: names.length < 2, onchange: () => this._filter() },
+      h("option", { value: "" }, "All streams"),
+      names.map((one) => h("option", { value: one, selected: one === chosen }, visible(one))),
+    );
+    this._search = h("input", {
+      type: "search",
+      "aria-label": "Search keys and events",
+      placeholder: "Search keys and events",
+      maxlength: "256",
+      value: this._page.query.get("search") ?? "",
+      oninput: throttled(() => this._filter(), 250),
+    });
+    return h("div", { class: "filters", role: "search" }, this._search, this._stream, this._severity);
+  }
+
+  _filter() {
+    this._page.remember(this._toQuery());
+    softly(this._refresh());
+  }
+
+  _toQuery() {
+    const parts = Object.entries(this._filtered).map(([part, value]) => `&${part}=${encodeURIComponent(value)}`);
+    return this._range.toQuery() + parts.join("");
+  }
+
+  /** The stream and the search, where given. */
+  get _filtered() {
+    const given = { stream: this._stream.value, search: this._search.value.trim() };
+    return Object.fromEntries(Object.entries(given).filter(([, value]) => value));
+  }
+
+  /** Whether the filters let an event through. */
+  _isWanted(event) {
+    const { stream, search = "" } = this._filtered;
+    const texts = [event.key, event.summary ?? ""].map((text) => text.toLowerCase());
+    const isFound = texts.some((text) => text.includes(search.toLowerCase()));
+    return isFound && (!stream || event.stream === stream) && isSevere(event, Number(this._severity.value));
   }
 
   async load() {
@@ -101,20 +160,40 @@ export class Overview {
     const turn = ++this._turn;
     const status = known ?? (await get("status", {}, this._page.signal));
     this._learnSpan(status);
+    if (this._isFitted) this._range = new TimeRange({ last: fitting(status.streams) });
+    this._chooser.show(this._range);
     this._page.onStatus(status);
     const [start, end] = this._range.resolve(this._known);
-    const within = { start: start.toFixed(3), end: this._range.isLive ? undefined : end.toFixed(3) };
+    const severe = { min_severity: this._severity.value, ...this._filtered };
+    const within = { start: start.toFixed(3), end: this._range.isLive ? undefined : end.toFixed(3), ...severe };
     const [, events, open, incidents] = await Promise.all([
       this._refreshLanes(),
       get("events", { ...within, limit: MOST_EVENTS }, this._page.signal),
-      get("events", { open: true, limit: MOST_EVENTS }, this._page.signal),
-      get("incidents", { ...within, limit: 50 }, this._page.signal),
+      get("events", { open: true, ...severe, limit: MOST_EVENTS }, this._page.signal),
+      get("incidents", { start: within.start, end: within.end, limit: 50 }, this._page.signal),
     ]);
     if (turn !== this._turn) return;
     this._events = new Map([...events.events, ...open.events].map((event) => [`${event.stream}/${event.id}`, event]));
     this._incidents = incidents.incidents;
     this._showEvents();
+    softly(this._refreshCauses());
     await this._showEmpty();
+  }
+
+  /** List the causes of the events of the range, if they are shown. */
+  async _refreshCauses() {
+    if (!this._causesPanel.open) return;
+    const [start, end] = this._range.resolve(this._known);
+    const { stream } = this._filtered;
+    const within = { start: start.toFixed(3), end: this._range.isLive ? undefined : end.toFixed(3) };
+    const { causes } = await get(
+      "causes",
+      { ...within, stream, min_severity: this._severity.value },
+      this._page.signal,
+    );
+    this._causes.replaceChildren(
+      ...(causes.length ? causeList(causes) : [h("p", { class: "muted pad" }, "No events in this range.")]),
+    );
   }
 
   async _refreshLanes() {
@@ -125,7 +204,7 @@ export class Overview {
     const turn = ++this._lanesTurn;
     const data = await get(
       "overview",
-      { start: start.toFixed(3), end: end.toFixed(3), buckets, limit: this._limit },
+      { start: start.toFixed(3), end: end.toFixed(3), buckets, limit: this._limit, ...this._filtered },
       this._page.signal,
     );
     if (turn !== this._lanesTurn) return;
@@ -164,6 +243,7 @@ export class Overview {
   }
 
   _onEvent(event) {
+    if (!this._isWanted(event)) return;
     const id = `${event.stream}/${event.id}`;
     const before = this._events.get(id);
     this._events.set(id, event);
@@ -194,13 +274,17 @@ export class Overview {
         : "",
     );
     this._list.replaceChildren(
-      inRange.length
+      ...(inRange.length
         ? eventList(inRange, this._incidents, { fresh: this._fresh, label: "Events" })
-        : h(
+        : [h(
             "p",
             { class: "muted pad" },
-            open.length ? "No other events in this range." : "No events in this range.",
-          ),
+            Object.keys(this._filtered).length
+              ? "No events in this range match."
+              : open.length
+                ? "No other events in this range."
+                : "No events in this range.",
+          )]),
     );
     this._showHead();
   }
@@ -235,7 +319,7 @@ export class Overview {
   async _showEmpty() {
     const empty = this._status.streams.filter(({ n_records: n }) => !n);
     const isAll = empty.length === this._status.streams.length;
-    for (const part of [this._chooser.element, this._lanesPanel, this._eventsPanel]) part.hidden = isAll;
+    for (const part of [this._filters, this._chooser.element, this._lanesPanel, this._causesPanel, this._eventsPanel]) part.hidden = isAll;
     const names = new Set(empty.map(({ name }) => name));
     if (this._emptyNames && [...names].join() === [...this._emptyNames].join()) return;
     this._emptyNames = names;
@@ -265,7 +349,8 @@ export class Overview {
 
   _choose(range) {
     this._range = range;
-    this._page.remember(range.toQuery());
+    this._isFitted = false;
+    this._page.remember(this._toQuery());
     this._reload();
   }
 

@@ -22,7 +22,7 @@ export function place(event) {
 /** Return the summary of an event; most start with a field name, whose case is kept. */
 export function sentence(event) {
   const words = visible(event.summary);
-  return event.kind === "silence" ? words.charAt(0).toUpperCase() + words.slice(1) : words;
+  return event.kind !== "anomaly" ? words.charAt(0).toUpperCase() + words.slice(1) : words;
 }
 
 /** Return chips with the state and label of an event. */
@@ -30,15 +30,35 @@ export function chips(event) {
   const labels = { incident: "incident", normal: "was normal" };
   return [
     event.is_open ? h("span", { class: "chip open" }, "open") : null,
+    event.is_open && event.acknowledged ? h("span", { class: "chip" }, "acknowledged") : null,
     event.label ? h("span", { class: `chip label-${event.label}` }, labels[event.label]) : null,
-    event.kind === "silence" ? h("span", { class: "chip" }, "silence") : null,
+    event.kind !== "anomaly" ? h("span", { class: "chip" }, visible(event.kind)) : null,
   ];
 }
+
+/** Return the severity of an event, with its rarity and bits as a hint. */
+export function grade(event) {
+  if (!event.severity) return null;
+  const hint = [rarity(event), event.bits === null || event.bits === undefined ? "" : `${bits(event.bits)} bits`];
+  return h("span", { class: "chip grade", title: hint.filter((words) => words).join("; ") }, `severity ${event.severity}`);
+}
+
+/** Return the headings of a wide list of events. */
+const headings = () =>
+  h(
+    "div",
+    { class: "event-columns", "aria-hidden": "true" },
+    h("span", {}),
+    h("span", {}, "Severity"),
+    h("span", {}, "What happened"),
+    h("span", {}, "Where"),
+    h("span", {}, "When"),
+  );
 
 /** Return an event as a row of a list. */
 export function eventRow(event, { isNew = false, after = null, incident = null } = {}) {
   const isDark = document.documentElement.dataset.theme === "dark";
-  const strength = event.kind === "silence" ? 10 : 4 + Math.min(6, event.bits / 10);
+  const strength = 2 * (event.severity ?? 5);
   return h(
     "li",
     {
@@ -46,6 +66,7 @@ export function eventRow(event, { isNew = false, after = null, incident = null }
       "data-event": event.id,
     },
     h("span", { class: "severity", style: { background: colour(strength, isDark) }, "aria-hidden": "true" }),
+    h("span", { class: "event-grade" }, grade(event)),
     h("a", { class: "event-sentence", href: eventLink(event) }, sentence(event)),
     h(
       "span",
@@ -59,11 +80,6 @@ export function eventRow(event, { isNew = false, after = null, incident = null }
       "span",
       { class: "event-when num", title: ago(event.start) },
       event.is_open ? `since ${moment(event.start)}` : span(event.start, event.end),
-    ),
-    h(
-      "span",
-      { class: "event-bits num", title: "Bits of surprise above usual; each bit halves the probability" },
-      event.kind === "silence" ? "" : `${bits(event.bits)} bits`,
     ),
   );
 }
@@ -103,6 +119,29 @@ export function grouped(events, incidents) {
   return items;
 }
 
+/** Return whether an event has at least this severity, or none at all, as silence. */
+export const isSevere = (event, least) => (event.severity ?? least) >= least;
+
+/** Return a choice of the least severity of events to show, remembered in this browser; calls `onChange`. */
+export function severityChoice(onChange) {
+  const words = (least) => (least === 1 ? "All severities" : least === 5 ? "Severity 5" : `Severity ${least} or more`);
+  const choice = h(
+    "select",
+    {
+      class: "severity-choice",
+      "aria-label": "Least severity of events",
+      onchange: () => {
+        localStorage.setItem("severity", choice.value);
+        onChange();
+      },
+    },
+    [1, 2, 3, 4, 5].map((least) => h("option", { value: String(least) }, words(least))),
+  );
+  choice.value = localStorage.getItem("severity") ?? "1";
+  if (!choice.value) choice.value = "1"; // not one of the options
+  return choice;
+}
+
 const MOST_OF_INCIDENT = 6;
 
 /** Return a list of events; events of an incident are under a heading with the key that was first. */
@@ -137,21 +176,19 @@ export function eventList(events, incidents, { fresh = new Set(), label } = {}) 
         : null,
     );
   });
-  return h("ul", { class: "events", "aria-label": label }, items);
+  return [headings(), h("ul", { class: "events", "aria-label": label }, items)];
 }
 
-/** Describe a p-value. */
-export function rarity(chance) {
-  if (chance === null || chance === undefined) return "unknown";
-  const exact = chance < 1e-4 ? chance.toExponential(1) : Number(chance.toPrecision(2));
-  return `${oneIn(chance)} ordinary records is this unusual (p = ${exact})`;
+/** Say how rare records like the worst of an event are; "" if it is unknown, as for events of earlier releases. */
+export function rarity({ tail_bits: halvings }) {
+  return typeof halvings === "number" ? `${oneIn(2 ** -halvings)} normal records is this unusual` : "";
 }
 
 /** Return a command that posts the first record of a stream. */
 export function howToPost(stream, settings, needsToken) {
   const record = {};
   if (settings?.time) record[settings.time] = Math.round(Date.now() / 1000);
-  if (settings?.by) record[settings.by] = "web-1";
+  for (const field of [settings?.by ?? []].flat()) record[field] = "web-1";
   if (settings?.id) record[settings.id] = "a-1";
   for (const [i, field] of (settings?.columns ?? ["cpu", "latency_ms"]).entries()) record[field] ??= [41.5, 87][i] ?? 1;
   const quoted = JSON.stringify(record).replaceAll("'", "'\\''");

@@ -5,6 +5,28 @@ import { duration, now, span, usesUtc } from "./format.js";
 
 const PRESETS = { "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800, "30d": 2592000, all: null };
 const SHORTEST = 1; // seconds
+const LONGEST = 20 * 365 * 86400;
+const LEAST_IN_VIEW = 0.1; // of a moved range that still has records
+const ENOUGH = 100; // records of a key that a default range should show
+
+/** Return the length of a live range in seconds, null for all records. */
+const lengthOf = (last) => (Object.hasOwn(PRESETS, last) ? PRESETS[last] : Number(last.slice(0, -1)));
+
+/** Return a live range of a length: a preset if there is one. */
+function ofLength(seconds) {
+  const preset = Object.keys(PRESETS).find((name) => PRESETS[name] !== null && Math.abs(PRESETS[name] - seconds) < 1);
+  return new TimeRange({ last: preset ?? `${Number(seconds.toFixed(3))}s` });
+}
+
+/** Return the default range: the shortest with enough records of a key, all if there are few or young ones. */
+export function fitting(streams) {
+  const known = streams.filter(({ start, end }) => start !== null && end !== null);
+  if (!known.length) return "24h";
+  const total = Math.max(...known.map(({ end }) => end)) - Math.min(...known.map(({ start }) => start));
+  if (total <= 1.2 * PRESETS["24h"]) return "all";
+  const n = Math.max(...known.map((stream) => stream.n_records / Math.max(1, stream.n_keys)));
+  return ["24h", "7d", "30d"].find((name) => (n * PRESETS[name]) / total >= ENOUGH) ?? "all";
+}
 
 /** A time range, stored in the address of the page. */
 export class TimeRange {
@@ -16,7 +38,8 @@ export class TimeRange {
     const [from, to] = [query.get("from"), query.get("to")].map((text) => (text === null ? NaN : Number(text)));
     if (Number.isFinite(from) && Number.isFinite(to) && from < to) return new TimeRange({ from, to });
     const last = query.get("last");
-    return new TimeRange({ last: last !== null && Object.hasOwn(PRESETS, last) ? last : fallback });
+    const isKnown = last !== null && (Object.hasOwn(PRESETS, last) || isDuration(last));
+    return new TimeRange({ last: isKnown ? last : fallback });
   }
 
   toQuery() {
@@ -28,28 +51,54 @@ export class TimeRange {
     return this.last !== null;
   }
 
+  /** Whether the range is one of the buttons. */
+  get isPreset() {
+    return this.isLive && Object.hasOwn(PRESETS, this.last);
+  }
+
+  /** Whether the range is between two given times. */
+  get isFixed() {
+    return this.from !== null;
+  }
+
   /** Return [from, to], given the span of the stored records. */
   resolve(known) {
     if (!this.isLive) return [this.from, this.to];
     const to = Math.min(known.end ?? now(), now()); // records dated in the future do not move it
-    const length = PRESETS[this.last] ?? Math.max(60, to - (known.start ?? to - 86400));
+    const length = lengthOf(this.last) ?? Math.max(60, to - (known.start ?? to - 86400));
     return [to - length, to];
   }
 
-  /** Return the range scaled by `factor` around a point, given as a share of its length. */
-  scaled(known, factor, around = 0.5) {
+  /**
+   * Return the range scaled by `factor` around a point, given as a share of its length.
+   *
+   * Without a point, a live range stays live, and a fixed one keeps the newest records in view if they are.
+   */
+  scaled(known, factor, around = null) {
     const [from, to] = this.resolve(known);
-    const length = Math.max(SHORTEST, (to - from) * factor);
-    const middle = from + (to - from) * around;
-    return new TimeRange({ from: middle - length * around, to: middle + length * (1 - around) });
+    const length = Math.min(LONGEST, Math.max(SHORTEST, (to - from) * factor));
+    if (this.isLive && around === null) return ofLength(length);
+    const newest = known.end !== null && from <= known.end && known.end <= to ? (known.end - from) / (to - from) : 0.5;
+    const share = around ?? newest;
+    const fixed = from + (to - from) * share;
+    return new TimeRange({ from: fixed - length * share, to: fixed + length * (1 - share) });
   }
 
-  /** Return this range moved by a share of its length. */
+  /** Return this range moved by a share of its length, not past the records; at the newest one it is live. */
   moved(known, share) {
     const [from, to] = this.resolve(known);
-    const step = (to - from) * share;
-    return new TimeRange({ from: from + step, to: to + step });
+    const length = to - from;
+    if (known.end === null || (this.isLive && share > 0)) return this;
+    const start = Math.max(from + length * share, known.start - length * (1 - LEAST_IN_VIEW));
+    if (share > 0 && start + length >= Math.min(known.end, now())) return ofLength(length);
+    return new TimeRange({ from: start, to: start + length });
   }
+}
+
+/** Whether a text is a duration in seconds, such as "5400s". */
+function isDuration(text) {
+  const seconds = /^\d{1,9}(\.\d+)?s$/.test(text) ? Number(text.slice(0, -1)) : 0;
+  return seconds >= SHORTEST && seconds <= LONGEST;
 }
 
 /** Buttons to choose a range; calls `onChange` with the new range. */

@@ -5,6 +5,7 @@ import { announce, h, name, visible } from "./dom.js";
 import { bytes, count, duration, number, oneIn, plural, span } from "./format.js";
 import { codeBlock, eventRow, facts, streamLink } from "./parts.js";
 import { TimeRange } from "./range.js";
+import { settingsForm } from "./settings_form.js";
 
 const MOST_SHOWN = 20; // events of a trial
 const MOST_KEYS = 200;
@@ -32,7 +33,7 @@ export class Settings {
       h(
         "p",
         { class: "muted summary" },
-        "Settings are read from polyaforest.toml. To apply changes without a restart, press “Reload settings” or send SIGHUP to the server.",
+        "Settings are read from polyaforest.toml. Change those of a stream here, or edit the file and press “Reload settings”.",
       ),
       h(
         "div",
@@ -57,7 +58,7 @@ export class Settings {
         h(
           "div",
           { class: "stack" },
-          streams.map((stream) => streamPanel(stream)),
+          streams.map((stream) => this._streamPanel(stream)),
           alertsPanel(settings.alerts),
           serverPanel(settings.server, status),
         ),
@@ -67,6 +68,24 @@ export class Settings {
   }
 
   close() {}
+
+  /** Return what a stream is set to, and a form to change it. */
+  _streamPanel(stream) {
+    const box = h(
+      "details",
+      {
+        class: "settings-form",
+        ontoggle: () => {
+          if (!box.open || box.querySelector("form")) return;
+          softly(
+            settingsForm(this._page, stream.name, () => this.load()).then((form) => box.append(form)),
+          );
+        },
+      },
+      h("summary", {}, this._page.canWrite ? "All settings: explain and change" : "All settings"),
+    );
+    return streamPanel(stream, box);
+  }
 
   // ---- reload ----
 
@@ -320,7 +339,7 @@ function trialRow(stream, event) {
     ),
     h("span", { class: "event-place muted" }, plural(event.n_flagged, "record")),
     h("span", { class: "event-when num" }, span(event.start, event.end)),
-    h("span", { class: "event-bits num" }, oneIn(event.p_value)),
+    h("span", { class: "event-grade num" }, oneIn(event.p_value)),
   );
 }
 
@@ -358,7 +377,7 @@ function progress({ relearning, notice }) {
   return notice ? h("p", { class: "pad muted", role: "status" }, `Last change: this stream ${visible(notice)}.`) : null;
 }
 
-function streamPanel(stream) {
+function streamPanel(stream, form) {
   return h(
     "section",
     { class: "panel", "aria-label": `Settings of ${visible(stream.name)}` },
@@ -371,8 +390,12 @@ function streamPanel(stream) {
     progress(stream),
     facts([
       ["fields", stream.fields.map((field) => h("span", { class: "tag" }, name(field)))],
-      ...flat(stream.settings),
+      ...["time", "by", "id"].filter((role) => stream.settings[role]).map((role) => [role, name([stream.settings[role]].flat().join(", "))]),
+      ["source", visible(stream.source)],
+      ["mute", stream.settings.mute?.length ? visible(JSON.stringify(stream.settings.mute)) : "none"],
+      ["maintenance", stream.settings.maintenance?.length ? visible(JSON.stringify(stream.settings.maintenance)) : "none"],
     ]),
+    form,
   );
 }
 

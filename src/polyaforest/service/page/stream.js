@@ -6,7 +6,8 @@ import { announce, h, name, throttled, visible } from "./dom.js";
 import { ago, bytes, count, moment, plural } from "./format.js";
 import { drawStrip } from "./lanes.js";
 import { eventLink, eventRow, facts, howToPost, sentence, streamLink } from "./parts.js";
-import { RangeChooser, TimeRange } from "./range.js";
+import { RangeChooser, TimeRange, fitting } from "./range.js";
+import { AnnotationPanel, MutePanel } from "./work.js";
 
 const MOST_POINTS = 1000;
 const STRIP_CELLS = 150;
@@ -16,26 +17,29 @@ const MOST_TAIL = 400; // records of the live tail before the series is fetched 
 const REFETCH = 60000; // milliseconds between fetches of a live series
 const NEW = 3000; // milliseconds for which an event is highlighted as new
 const MOST_EVENTS = 100;
+const ROOM = 0.015; // of a live range, right of the newest reading
 const TOUCH = 8; // pixels around a flagged span in which a click selects it
 
 export class StreamScreen {
   constructor(page) {
     this._page = page;
     [this._stream, this._key = null] = page.parts;
-    this._range = TimeRange.fromQuery(page.query);
+    this._range = TimeRange.fromQuery(page.query, null);
     this._known = { start: null, end: null };
     this._events = new Map();
     this._incidents = [];
+    this._annotations = [];
     this._fresh = new Set();
     this._showsAll = false;
     this._turn = 0; // of the latest fetch: older responses are ignored
     this._stack = new ChartStack({
       events: () => [...this._events.values()],
+      annotations: () => this._annotations,
       on: {
         zoom: (from, to) => this._choose(new TimeRange({ from, to })),
         move: (share) => this._choose(this._range.moved(this._known, share)),
         scale: (factor, around) => this._choose(this._range.scaled(this._known, factor, around)),
-        reset: () => this._choose(new TimeRange({ last: this._lastLive ?? "24h" })),
+        reset: () => this._choose(new TimeRange({ last: this._lastLive })),
         pick: (time, perPixel) => this._pick(time, perPixel * TOUCH),
       },
     });
@@ -60,8 +64,10 @@ export class StreamScreen {
         : get(ofStream(this._stream, "keys"), { limit: MOST_SELECT }, signal);
     if (this._key === null) this._key = (await keys).keys[0] ?? "";
     this._known = { start: about.start, end: about.end };
-    if (this._range.isLive) this._lastLive = this._range.last;
+    this._lastLive = this._range.last ?? fitting([about]);
+    if (!this._range.isFixed) this._range = new TimeRange({ last: this._lastLive });
     this._build();
+    addEventListener("keydown", (event) => this._onKey(event), { signal });
     await Promise.all([this._refresh(), this._showKeys(keys)]);
     softly(this._showStrip());
     this._page.live.follow(
@@ -77,6 +83,12 @@ export class StreamScreen {
     this._follow.cancel();
     this._stack.close();
     this._sizes?.disconnect();
+  }
+
+  /** Pass keys to the charts wherever the focus is, except where they have another meaning. */
+  _onKey(event) {
+    const other = "input, select, textarea, details[open], [role=grid]";
+    if (!event.defaultPrevented && !event.target.closest?.(other)) this._stack.press(event);
   }
 
   _fail(problem) {
@@ -99,7 +111,7 @@ export class StreamScreen {
         type: "button",
         class: "primary",
         hidden: true,
-        onclick: () => this._choose(new TimeRange({ last: this._lastLive ?? "24h" })),
+        onclick: () => this._choose(new TimeRange({ last: this._lastLive })),
       },
       "Back to live",
     );
@@ -120,6 +132,9 @@ export class StreamScreen {
     this._list = h("div", { class: "event-list" });
     this._empty = h("div", { hidden: true });
     this._keyChooser = h("span", {});
+    this._mutes = new MutePanel(this._page, this._stream, { key: this._key });
+    this._marks = new AnnotationPanel(this._page, this._stream, this._key, () => this._fetch());
+    softly(this._mutes.load());
     this._charts = h(
       "section",
       { class: "panel charts-panel", "aria-label": "Charts" },
@@ -157,6 +172,8 @@ export class StreamScreen {
             h("div", { class: "panel-head" }, h("h2", {}, "Events in this range")),
             this._list,
           ),
+          this._marks.element,
+          this._mutes.element,
           this._aboutPanel(),
         ),
       ),
@@ -171,7 +188,7 @@ export class StreamScreen {
 
   _makeChooser(keys, total) {
     const go = (key) => (location.hash = streamLink(this._stream, key, this._range.toQuery()));
-    const label = `Other ${visible(this._about.by)}`;
+    const label = `Other ${visible([this._about.by].flat().join(" and "))}`;
     if (total <= MOST_SELECT) {
       const option = (key) =>
         h("option", { value: key, selected: key === this._key }, visible(key).slice(0, 80) || "(empty)");
@@ -208,8 +225,11 @@ export class StreamScreen {
         ["Source", visible(about.source)],
         ["State", about.error ? visible(about.error) : about.is_ready ? "running" : "starting"],
         ["Records", count(about.n_records)],
-        about.by === null ? null : ["Keys", `${count(about.n_keys)}, by ${visible(about.by)}`],
+        about.by === null ? null : ["Keys", `${count(about.n_keys)}, by ${visible([about.by].flat().join(" and "))}`],
         ["Fields", count(about.fields.length)],
+        Object.keys(about.ignored_fields).length
+          ? ["Ignored", visible(Object.entries(about.ignored_fields).map(([field, why]) => `${field} (${why})`).join(", "))]
+          : null,
         ["Stored since", moment(about.start)],
         ["Last record", about.end === null ? "–" : ago(about.end)],
         ["Models in memory", bytes(about.model_bytes)],
@@ -245,13 +265,16 @@ export class StreamScreen {
     const place = { key: this._key, start: start.toFixed(3), end: this._range.isLive ? undefined : end.toFixed(3) };
     const incidents = get("incidents", { start: place.start, end: place.end, limit: 50 }, signal);
     softly(incidents.then((found) => turn === this._turn && this._showIncidents(found.incidents)));
-    const [series, events] = await Promise.all([
+    const [series, events, marks] = await Promise.all([
       get(ofStream(this._stream, "series"), { ...place, points }, signal),
       get("events", { stream: this._stream, ...place, limit: MOST_EVENTS }, signal),
+      get("annotations", { stream: this._stream, ...place }, signal),
     ]);
     if (turn !== this._turn) return;
     this._message.hidden = true;
     this._events = new Map(events.events.map((event) => [event.id, event]));
+    this._annotations = marks.annotations;
+    this._marks.show(marks.annotations);
     this._series = series;
     this._fetchedAt = performance.now();
     this._nTail = 0;
@@ -266,8 +289,8 @@ export class StreamScreen {
     this._back.hidden = this._range.isLive;
     this._showBrush();
     this._showEmpty(hasRecords);
-    if (!hasRecords) return;
-    const all = this._orderedFields(Object.keys(series.fields));
+    if (!hasRecords && !this._order) return;
+    const all = hasRecords ? this._orderedFields(Object.keys(series.fields)) : this._order;
     const shown = this._showsAll ? all : all.slice(0, MOST_FIELDS);
     this._allFields.hidden = shown.length === all.length;
     this._allFields.textContent = `Show all ${count(all.length)} fields`;
@@ -298,7 +321,7 @@ export class StreamScreen {
   }
 
   _showEmpty(hasRecords) {
-    this._charts.hidden = !hasRecords;
+    this._charts.hidden = !hasRecords && !this._order; // shown charts stay, empty, and keep the focus
     this._empty.hidden = hasRecords;
     if (hasRecords) return;
     const isNew = this._known.end === null;
@@ -362,13 +385,15 @@ export class StreamScreen {
     );
   }
 
+  /** Return the shown span: a live one has room for the mark of the newest reading. */
   _span() {
-    return this._range.resolve(this._known);
+    const [from, to] = this._range.resolve(this._known);
+    return [from, this._range.isLive ? to + ROOM * (to - from) : to];
   }
 
   _choose(range) {
     this._range = range;
-    if (range.isLive) this._lastLive = range.last;
+    if (range.isPreset) this._lastLive = range.last; // Escape returns to it
     this._page.remember(range.toQuery());
     this._chooser.show(range);
     this._back.hidden = range.isLive;

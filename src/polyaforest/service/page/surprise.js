@@ -1,7 +1,7 @@
 // The joint surprise of several records: among many, some are rare by chance.
 
 const RATE = 1e-3; // of ordinary records that are flagged by chance
-const LEAST_BITS = 3; // above which flags are more than chance: 1 in 8
+const FLAGGED = 7; // least bits of a cell with a flagged record
 
 /** Return the surprise of a number of flags among n records, in bits. */
 export function ofFlags(flagged, n) {
@@ -16,16 +16,13 @@ export function ofFlags(flagged, n) {
   return -(flagged * Math.log(mean) - mean - logFactorial(flagged) + Math.log(sum)) / Math.LN2;
 }
 
-/** Return the surprise of a cell: of its lowest p-value among n, or of its flags. */
+/** Return the surprise of a cell: of its lowest p-value among n, or of its flags; what is flagged is never pale. */
 export function ofCell(lowest, flagged, n) {
   if (lowest === null) return null;
   const chance = -Math.expm1(n * Math.log1p(-Math.min(1 - 1e-12, 2 ** -lowest)));
   const rarest = n < 2 || chance <= 0 ? lowest : -Math.log2(chance);
-  return Math.max(rarest, ofFlags(flagged, n));
+  return Math.max(rarest, ofFlags(flagged, n), flagged ? FLAGGED : 0);
 }
-
-/** Whether flags among n records deserve a mark. */
-export const areNotable = (flagged, n) => ofFlags(flagged, n) >= LEAST_BITS;
 
 function logFactorial(n) {
   if (n > 50) return (n + 0.5) * Math.log(n) - n + 0.5 * Math.log(2 * Math.PI) + 1 / (12 * n);

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import time as clock
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Query, Request, Response
+from pydantic import BeforeValidator, WithJsonSchema
 
 from polyaforest.io.json_values import to_json
 from polyaforest.io.records import LONGEST_KEY
+from polyaforest.service.cursors import LONGEST
 from polyaforest.service.feedback import Conflict
 from polyaforest.service.stream import ServedStream
 from polyaforest.service.worker import Worker
 
 __all__ = [
-    "CONFLICT", "DAY", "ERRORS", "AnyKey", "Key", "Moment", "Named", "address_of", "answer", "as_json", "ask", "brief",
-    "service_of", "span_of", "stream_of", "who_asks",
+    "CONFLICT", "DAY", "ERRORS", "AnyKey", "Cursor", "Key", "MinSeverity", "Moment", "Named", "Search", "address_of",
+    "answer", "as_json", "ask", "brief", "service_of", "span_of", "stream_of", "who_asks",
 ]  # fmt: skip
 
 DAY = 86400.0
@@ -32,8 +35,9 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 CONFLICT: dict[int | str, dict[str, Any]] = {409: {"description": "Not possible in the current state; see `detail`."}}
 _BRIEF = (
-    "id", "stream", "key", "kind", "label", "start", "end", "peak", "is_open", "bits", "p_value", "score", "n_flagged",
-    "summary", "attributions", "what", "field", "first", "last", "closed_by",
+    "id", "stream", "key", "kind", "label", "start", "end", "peak", "is_open", "bits", "severity", "tail_bits",
+    "p_value", "score", "n_flagged", "summary", "attributions", "what", "field", "first", "last", "closed_by",
+    "acknowledged", "held", "incident",
 )  # fmt: skip
 
 
@@ -55,8 +59,34 @@ def stream_of(request: Request, stream: str) -> ServedStream:
 
 Named = Annotated[ServedStream, Depends(stream_of)]
 Key = Annotated[str, Query(description="The key; empty if the stream is not partitioned.", max_length=LONGEST_KEY)]
+MinSeverity = Annotated[
+    int, Query(description="Only events of at least this severity, or without one, such as silence.", ge=1, le=5)
+]
+Search = Annotated[str, Query(description="Part of the key or, for events, of the summary.", max_length=256)]
 AnyKey = Annotated[str | None, Query(description="Only this key.", max_length=LONGEST_KEY)]
-Moment = Annotated[float | None, Query(description="Seconds since 1970.", allow_inf_nan=False, ge=-1e12, le=1e12)]
+Cursor = Annotated[str | None, Query(max_length=LONGEST, description="Where to continue: `next` of the answer before.")]
+_MOMENT = {"anyOf": [{"type": "number"}, {"type": "string", "format": "date-time"}, {"type": "null"}]}
+
+
+def _seconds(value: Any) -> Any:
+    """Return a time in RFC 3339 as seconds since 1970; other values unchanged."""
+    if not isinstance(value, str) or "T" not in value.upper():
+        return value
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("not a time in RFC 3339, such as 2026-01-31T12:00:00Z") from None
+    if moment.tzinfo is None:
+        raise ValueError("a time needs an offset: write 2026-01-31T12:00:00Z")
+    return moment.timestamp()
+
+
+Moment = Annotated[
+    float | None,
+    BeforeValidator(_seconds),
+    WithJsonSchema(_MOMENT),
+    Query(description="A time in RFC 3339, or seconds since 1970.", allow_inf_nan=False, ge=-1e12, le=1e12),
+]
 
 
 def span_of(
@@ -89,8 +119,9 @@ def address_of(request: Request) -> str:
 
 
 def who_asks(request: Request) -> str:
-    """Return the role and address of the client, for the audit log."""
-    return f"{request.scope.get('role')} at {address_of(request)}"
+    """Return the role, the name of the token and the address of the client, for the audit log."""
+    role, name = request.scope.get("role"), request.scope.get("caller")
+    return f"{role if name in (None, role) else f'{name} ({role})'} at {address_of(request)}"
 
 
 def brief(event: dict[str, Any]) -> dict[str, Any]:

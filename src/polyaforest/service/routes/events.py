@@ -11,14 +11,18 @@ from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from polyaforest.service.cursors import cursor_of, place_of
 from polyaforest.service.feed import Feed, FeedReader, TooManyReaders
 from polyaforest.service.feedback import feedback_on, give, undo
-from polyaforest.service.incidents import find_incidents
+from polyaforest.service.incidents import cause_of, find_incidents
 from polyaforest.service.routes.answers import (
     CONFLICT,
     AnyKey,
+    Cursor,
+    MinSeverity,
     Moment,
     Named,
+    Search,
     address_of,
     answer,
     ask,
@@ -43,16 +47,25 @@ def events(
     end: Moment = None,
     open: Annotated[bool | None, Query(description="Only open events, or only closed ones.")] = None,
     label: Annotated[Literal["incident", "normal"] | None, Query()] = None,
+    min_severity: MinSeverity = 1,
+    search: Search = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Cursor = None,
 ) -> Response:
-    """List the events that overlap a span of time, latest first, without details."""
+    """List the events that overlap a span of time, latest first, without details.
+
+    `next` is the cursor of the next page, null at the end.
+    """
     chosen = [stream_of(request, stream)] if stream is not None else list(service_of(request).streams.values())
-    wanted = {"start": -1e300 if start is None else start, "end": 1e300 if end is None else end}
-    found = [
-        event for one in chosen for event in one.events.find(key=key, is_open=open, label=label, most=limit, **wanted)
-    ]
-    found.sort(key=lambda event: -event["start"])
-    return answer({"events": [brief(event) for event in found[:limit]]})
+    wanted: dict[str, Any] = {"start": -1e300 if start is None else start, "end": 1e300 if end is None else end}
+    wanted |= {"key": key, "is_open": open, "label": label, "min_severity": min_severity, "search": search}
+    place = place_of(cursor, float, str)
+    wanted["after"] = None if place is None else (place[0], place[1])
+    found = [event for one in chosen for event in one.events.find(most=limit + 1, **wanted)]
+    found.sort(key=lambda event: (-event["start"], event["id"]))
+    last = found[limit - 1] if len(found) > limit else None
+    following = None if last is None else cursor_of(last["start"], last["id"])
+    return answer({"events": [brief(event) for event in found[:limit]], "next": following})
 
 
 @routes.get("/streams/{stream}/events/{id}")
@@ -65,15 +78,13 @@ def _in_full(stream: ServedStream, id: str) -> dict[str, Any]:
     found = stream.events.get(id)
     if found is None:
         raise HTTPException(404, f"the stream {stream.name!r} has no event {id!r}")
-    near = {"start": found["start"] - 86400, "end": found["end"] + 86400}
-    incidents = find_incidents(stream.events.find(most=500, **near))
-    incident = next((one["id"] for one in incidents if any(part["id"] == id for part in one["events"])), None)
+    field, side = cause_of(found)
     return {
         **found,
         "alerts": stream.outbox.about(id),
         "feedback": feedback_on(stream, id),
         "similar_events": [brief(one) for one in stream.events.similar(found)],
-        "incident": incident,
+        "cause": {"field": field, "side": side},
     }
 
 
@@ -115,14 +126,15 @@ def incidents(
     request: Request,
     start: Moment = None,
     end: Moment = None,
-    within: Annotated[float, Query(ge=0, le=86400, description="Most seconds between events of one incident.")] = 60.0,
+    min_severity: MinSeverity = 1,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> Response:
-    """Return groups of events on several keys that overlap in time, latest first, with the key that was first."""
+    """Return groups of alike events on several keys that overlap in time, latest first, with the key that was first."""
     wanted = {"start": -1e300 if start is None else start, "end": 1e300 if end is None else end}
     streams = service_of(request).streams.values()
-    found = [brief(event) for one in streams for event in one.events.find(most=1000, **wanted)]
-    return answer({"incidents": find_incidents(found, within)[:limit]})
+    shown = [one.events.find(most=1000, min_severity=min_severity, **wanted) for one in streams]
+    found = find_incidents(event for of_stream in shown for event in of_stream)[:limit]
+    return answer({"incidents": [{**one, "events": [brief(event) for event in one["events"]]} for one in found]})
 
 
 @routes.get("/feed", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
@@ -134,6 +146,8 @@ async def feed(
     """Stream live updates as server-sent events: `event`, `records`, and `tail` if a key is given."""
     if stream is not None:
         stream_of(request, stream)
+    if request.scope.get("is_head"):
+        return Response(None, media_type="text/event-stream")
     reader = FeedReader(stream, key, address_of(request), request.scope.get("session"))
     live = service_of(request).feed
     try:

@@ -12,11 +12,23 @@ from fastapi import APIRouter, Body, HTTPException, Query, Request, Response
 from polyaforest.kernels.arrays import Array
 from polyaforest.service.blocks import Buckets
 from polyaforest.service.preview import Cancelled, Trial, Turn, preview
-from polyaforest.service.routes.answers import DAY, Key, Moment, Named, answer, service_of, span_of, stream_of
+from polyaforest.service.routes.answers import (
+    DAY,
+    Key,
+    Moment,
+    Named,
+    Search,
+    answer,
+    service_of,
+    span_of,
+    stream_of,
+)
+from polyaforest.service.stream import ServedStream
 
 __all__ = ["routes"]
 
 _MOST_POINTS = 5000
+_MOST_OPEN = 10_000  # events
 
 routes = APIRouter()
 
@@ -32,7 +44,7 @@ def series(
     """Return the values, expected ranges, scores and flags of a key over time.
 
     If there are more records than `points`, each point covers an equal span of time, with the minimum and maximum of
-    its records. The default range is the last day with records.
+    its records. Categories are left out. The default range is the last day with records.
     """
     first, last = span_of(start, end, stream.history.span(), DAY)
     found = stream.history.range(key, first, last, points)
@@ -69,6 +81,7 @@ def series(
             "fields": {
                 name: {part: _numbers(parts.wide[:, i, k]) for i, part in enumerate(shown)}
                 for k, name in enumerate(names)
+                if name not in stream.reader.categories
             },
         }
     )
@@ -86,37 +99,51 @@ def overview(
     buckets: Annotated[int, Query(ge=10, le=500)] = 120,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     stream: Annotated[str | None, Query(max_length=64)] = None,
+    search: Search = "",
 ) -> Response:
     """Return one lane per key, with the surprise in buckets of time, worst first.
 
-    `surprise` is -log2 of the lowest p-value in the bucket, null without records. The default range is the last day.
+    `surprise` is -log2 of the lowest p-value in the bucket, null without records. Keys with an open event always have a
+    lane; `open_since` is when the earliest began. The default range is the last day.
     """
     chosen = [stream_of(request, stream)] if stream is not None else list(service_of(request).streams.values())
     spans = [span for one in chosen if (span := one.history.span()) is not None]
     known = (min(span[0] for span in spans), max(span[1] for span in spans)) if spans else None
     first, last = span_of(start, end, known, DAY)
-    lanes: list[dict[str, Any]] = []
-    for one in chosen:
-        open_events: dict[str, list[str]] = {}
-        for event in one.events.find(is_open=True, most=10_000):
-            open_events.setdefault(event["key"], []).append(event["id"])
-        for lane in one.history.lanes(Buckets(first, last, buckets), limit):
-            surprise = [_bits(p) if n else None for p, n in zip(lane.p_values, lane.n, strict=True)]
-            lanes.append(
-                {
-                    "stream": one.name,
-                    "key": lane.key,
-                    "surprise": surprise,
-                    "flagged": lane.flagged,
-                    "n": lane.n,
-                    "n_flagged": sum(lane.flagged),
-                    "worst": max((bits for bits in surprise if bits is not None), default=0.0),
-                    "latest": lane.latest,
-                    "open_events": open_events.get(lane.key, []),
-                }
-            )
+    found = [_lanes(one, Buckets(first, last, buckets), limit, search) for one in chosen]
+    lanes = [lane for of_stream, _ in found for lane in of_stream]
     lanes.sort(key=lambda lane: (-len(lane["open_events"]), -lane["n_flagged"], -lane["worst"]))
-    return answer({"start": first, "end": last, "buckets": buckets, "lanes": lanes[:limit], "total": len(lanes)})
+    shown = max(limit, sum(bool(lane["open_events"]) for lane in lanes))
+    total = sum(n for _, n in found)
+    return answer({"start": first, "end": last, "buckets": buckets, "lanes": lanes[:shown], "total": total})
+
+
+def _lanes(stream: ServedStream, buckets: Buckets, limit: int, search: str) -> tuple[list[dict[str, Any]], int]:
+    """Return the lanes of a stream, and how many keys it has in this span."""
+    open_events: dict[str, list[dict[str, Any]]] = {}
+    for event in stream.events.find(is_open=True, most=_MOST_OPEN):
+        if event.get("what") != "stream" and event["kind"] != "failure":
+            open_events.setdefault(event["key"], []).append(event)
+    lanes = []
+    found, n = stream.history.lanes(buckets, limit, always=open_events.keys(), search=search)
+    for lane in found:
+        surprise = [_bits(p) if n else None for p, n in zip(lane.p_values, lane.n, strict=True)]
+        of_key = open_events.get(lane.key, [])
+        lanes.append(
+            {
+                "stream": stream.name,
+                "key": lane.key,
+                "surprise": surprise,
+                "flagged": lane.flagged,
+                "n": lane.n,
+                "n_flagged": sum(lane.flagged),
+                "worst": max((bits for bits in surprise if bits is not None), default=0.0),
+                "latest": lane.latest,
+                "open_events": [event["id"] for event in of_key],
+                "open_since": min((event["start"] for event in of_key), default=None),
+            }
+        )
+    return lanes, n
 
 
 def _bits(p_value: float) -> float:

@@ -9,8 +9,10 @@ import orjson
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from polyaforest.io.records import LONGEST_KEY
+from polyaforest.service.bodies import body_of
 from polyaforest.service.feedback import forget
 from polyaforest.service.inbox import Accepted, NameReused
+from polyaforest.service.problems import PROBLEM, problem_text
 from polyaforest.service.routes.answers import CONFLICT, AnyKey, Named, answer, ask, who_asks
 from polyaforest.service.worker import RecordResult
 
@@ -57,14 +59,14 @@ async def post_records(
     records is an error.
     """
     inbox = stream.inbox
-    if inbox is None:
+    if inbox is None or stream.config.source != "http":
         raise HTTPException(409, f"the stream {stream.name!r} reads from {stream.source_name} and cannot be posted to")
     if not stream.is_ready:
         raise HTTPException(503, f"the stream {stream.name!r} is not running: {stream.error or 'it is starting'}")
     name = request.headers.get("idempotency-key")
     if name is not None and not 0 < len(name) <= _LONGEST_NAME:
         raise HTTPException(400, f"the Idempotency-Key must have 1 to {_LONGEST_NAME} characters")
-    lines = _lines(await request.body(), request.headers.get("content-type", ""))
+    lines = _lines(await body_of(request), request.headers.get("content-type", ""))
     try:
         accepted = await asyncio.wrap_future(inbox.put(lines, name=name, waits=wait))
     except NameReused:
@@ -91,7 +93,8 @@ def _judged(accepted: Accepted, positions: dict[str, int], wanted: str) -> Respo
         "verdicts": [one.line() for one in shown],
     }
     if bad and not good:
-        return answer({**facts, "detail": f"no record can be used; the first error: {bad[0]['error']}"}, 422)
+        words = f"no record can be used; the first error: {bad[0]['error']}"
+        return Response(problem_text(422, words, facts), 422, media_type=PROBLEM)
     return answer(facts)
 
 

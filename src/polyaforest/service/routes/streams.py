@@ -20,6 +20,8 @@ from polyaforest.settings.values import settings_of
 
 __all__ = ["routes"]
 
+_LATE = "not in the first record"
+
 routes = APIRouter()
 
 
@@ -47,11 +49,13 @@ def streams(request: Request) -> Response:
 
 
 @routes.get("/streams/{stream}")
-def stream(stream: Named) -> Response:
+def stream(request: Request, stream: Named) -> Response:
     """Return one stream with its settings."""
     settings = {name: one.plain(getattr(stream.config, name)) for name, one in settings_of(StreamConfig).items()}
     settings["retention"] = stream.config.retention.model_dump()
-    return answer({**_about(stream), "settings": settings, "damaged": stream.history.damaged()})
+    settings["metrics"] = None if stream.config.metrics is None else stream.config.metrics.model_dump()
+    metrics = service_of(request).gateways.about(stream)
+    return answer({**_about(stream), "settings": settings, "damaged": stream.history.damaged(), "metrics": metrics})
 
 
 @routes.get("/streams/{stream}/keys")
@@ -71,11 +75,12 @@ def _about(stream: ServedStream) -> dict[str, Any]:
     return {
         "name": stream.name,
         "source": stream.source_name,
-        "accepts_records": stream.inbox is not None,
+        "accepts_records": stream.inbox is not None and stream.config.source == "http",
         "is_ready": stream.is_ready,
         "error": stream.error,
         "fields": stream.fields,
-        "by": stream.config.by,
+        "ignored_fields": {**stream.reader.skipped, **dict.fromkeys(dict(stream.reader.late), _LATE)},
+        "by": stream.config.by or ("/".join(stream.config.metrics.by) or None if stream.config.metrics else None),
         "is_series": stream.is_series,
         "n_keys": stream.n_keys,
         "n_records": stream.n_records,

@@ -1,1 +1,0 @@
-"""Detect, explain and report anomalies in tables and streams."""

@@ -1,1 +1,0 @@
-"""`polyaforest watch`: read records, score them, write the results, and commit."""

@@ -1,0 +1,150 @@
+"""Operators at work on the page, in a real browser: events, mutes, annotations, causes and settings."""
+
+import re
+from io import BytesIO
+
+import numpy as np
+import pytest
+from browsers import Tab, browser
+from PIL import Image
+from services import START, WEB, Service, odd, rows
+from waiting import until
+
+pytestmark = pytest.mark.end_to_end
+
+N = 150
+ACCENT = (20, 80, 125)  # of the light theme
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as started:
+        yield started
+
+
+@pytest.fixture
+def service(programs, tmp_path):
+    made = Service(programs, tmp_path, "# keep me\n" + WEB + "series = false\n").start()
+    for host in ("web-1", "web-2"):
+        made.post("web", [*rows(N, host=host), odd(N, host=host)], verdicts="none").raise_for_status()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def look(chromium, service):
+    tabs = []
+
+    def begin(route, **options):
+        tabs.append(Tab(chromium, service.url, **options))
+        tabs[-1].open(route)
+        return tabs[-1]
+
+    yield begin
+    problems = [problem for tab in tabs for problem in tab.problems]
+    for tab in tabs:
+        tab.close()
+    assert not problems
+
+
+def event_of(service, host):
+    (event,) = service.get("/events", key=host, open=True)["events"]
+    return event
+
+
+def test_event_is_acknowledged_muted_closed_and_reopened(service, look):
+    event = event_of(service, "web-1")
+    tab = look(f"/event/web/{event['id']}")
+    page = tab.page
+    page.get_by_label("Your name").first.fill("Ada")
+    page.get_by_label("Note", exact=True).fill("on it <b>")
+    page.get_by_role("button", name="Acknowledge").click()
+    page.get_by_text("Acknowledged by Ada", exact=False).wait_for()
+    assert "“on it <b>”" in page.locator(".acknowledged").text_content()
+    page.get_by_text("Mute …").click()
+    assert not tab.faults()
+    assert page.get_by_label("Your name").last.input_value() == "Ada"  # remembered
+    page.get_by_label("What", exact=True).select_option("both")
+    page.get_by_label("For", exact=True).select_option("3600")
+    page.get_by_label("Reason").fill("deploy")
+    page.get_by_role("button", name="Mute", exact=True).click()
+    page.locator(".mutes li", has_text="cpu of key web-1").wait_for()
+    (rule,) = service.get("/streams/web/mutes")["mutes"]
+    assert (rule["key"], rule["field"], rule["reason"]) == ("web-1", "cpu", "deploy")
+    assert rule["who"].startswith("Ada (")
+    page.get_by_role("button", name=re.compile("Remove the rule")).click()
+    page.get_by_text("Nothing is muted.").wait_for()
+    page.get_by_role("button", name="Close", exact=True).click()
+    page.get_by_role("button", name="Reopen").wait_for()
+    page.locator(".audit li", has_text="close").first.wait_for()
+    page.get_by_role("button", name="Reopen").click()
+    page.get_by_text("it stays open until it is closed here", exact=False).wait_for()
+    tab.open("/")
+    page.locator(".attention .event-row", has_text="web-1").wait_for()
+
+
+@pytest.mark.slow
+def test_mute_form_rejects_a_bad_pattern(service, look):
+    tab = look("/stream/web/web-1", size="phone")
+    page = tab.page
+    page.get_by_text("Mute …").click()
+    page.get_by_label("What", exact=True).last.select_option("pattern")
+    page.get_by_label("Pattern (regular expression)").fill("(")
+    page.get_by_role("button", name="Mute", exact=True).click()
+    page.locator(".mute-form .problem", has_text="regular expression").wait_for()
+    assert not tab.faults()
+    assert tab.overflow() == 0
+    tab.problems[:] = [problem for problem in tab.problems if "422" not in problem]
+
+
+def test_deployment_is_marked_on_the_charts(service, look):
+    made = {"text": "v2 <i>", "start": START + 60 * N / 2, "stream": "web"}
+    service.client.post("/api/v1/annotations", json=made).raise_for_status()
+    page = look(f"/stream/web/web-1?from={START}&to={START + 60 * N}").page
+    page.locator(".annotations li", has_text="v2 <i>").wait_for()
+    page.mouse.move(0, 0)
+    plot = page.locator(".u-over").last
+    picture = np.asarray(Image.open(BytesIO(plot.screenshot())).convert("RGB")).astype(int)
+    line = (np.abs(picture - ACCENT).sum(axis=2) < 60).sum(axis=0)
+    assert abs(int(line.argmax()) - picture.shape[1] / 2) <= 2
+    assert line.max() > picture.shape[0] / 4
+    page.get_by_role("button", name="Delete the annotation v2 <i>").click()
+    page.get_by_text("None in this range.").wait_for()
+    page.get_by_text("Mark a deployment now …").click()
+    page.get_by_label("What", exact=True).first.fill("v3")
+    page.get_by_role("button", name="Mark", exact=True).click()
+    until(lambda: [one["text"] for one in service.get("/annotations")["annotations"]] == ["v3"])
+
+
+@pytest.mark.slow
+def test_overview_lists_events_by_cause(service, look):
+    tab = look("/")
+    tab.page.get_by_text("Events by cause").click()
+    cause = tab.page.locator(".cause", has_text="cpu too high")
+    cause.wait_for()
+    assert "2 open" in cause.text_content()
+    assert not tab.faults()
+
+
+def test_settings_form_explains_checks_and_applies(service, look):
+    tab = look("/settings")
+    page = tab.page
+    page.get_by_text("All settings: explain and change").click()
+    page.get_by_label("false alarm rate", exact=True).wait_for()
+    assert not tab.faults()
+    assert tab.overflow() == 0
+    page.get_by_label("trees", exact=True).fill("30")
+    page.get_by_label("gates: direction").select_option("high")
+    page.get_by_label("silence", exact=True).fill("10 parsecs")
+    page.get_by_role("button", name="Check", exact=True).click()
+    page.locator(".settings-form .problem", has_text="is not a duration").wait_for()
+    page.get_by_label("silence", exact=True).fill("10m")
+    page.get_by_role("button", name="Check", exact=True).click()
+    page.get_by_text("Relearns from the history because of trees.").wait_for()
+    assert "trees = 20" in (service.folder / "polyaforest.toml").read_text()
+    page.get_by_role("button", name="Apply", exact=True).click()
+    until(lambda: service.get("/streams/web")["settings"]["silence"] == 600.0)
+    text = (service.folder / "polyaforest.toml").read_text()
+    assert text.startswith("# keep me\n")
+    assert all(line in text for line in ("trees = 30", 'silence = "10m"', "[streams.web.gates]", 'direction = "high"'))
+    tab.problems[:] = [problem for problem in tab.problems if "422" not in problem]
