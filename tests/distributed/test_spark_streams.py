@@ -57,14 +57,22 @@ def rows(pytestconfig):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, rows, pytestconfig):
-    """Folder in which all queries have run; the first driver was killed."""
-    folder, rng = tmp_path_factory.mktemp("spark"), random.Random(pytestconfig.option.hypothesis_seed)
-    for name in QUERIES:
-        n_files = {"rows": 6, "silent": 1}.get(name, 2)
-        write_stream(folder / name, rows if name != "silent" else rows[:50], n_files)
-    kill_in_the_middle(folder, "rows", 6, rng)
-    with running(folder, "refusals", *QUERIES) as process:
+def folder(tmp_path_factory, rows):
+    """Folder in which the first query has run."""
+    folder = tmp_path_factory.mktemp("spark")
+    write_stream(folder / "rows", rows, 3)
+    with running(folder, "refusals", "rows") as process:
+        finish(process, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other_queries(tmp_path_factory, rows):
+    """Folder in which all other queries have run."""
+    folder, names = tmp_path_factory.mktemp("spark-others"), [name for name in QUERIES if name != "rows"]
+    for name in names:
+        write_stream(folder / name, *((rows, 2) if name != "silent" else (rows[:50], 1)))
+    with running(folder, *names) as process:
         until(lambda: process.poll() is not None or has_forgotten(folder / "silent"), seconds=PATIENCE)
         (folder / "silent" / "stop").touch()
         finish(process, folder)
@@ -150,7 +158,7 @@ def check(found, rows, models, columns, times=None):
         assert bad["error"].str.contains("all its values are missing|values must not exceed").all()
 
 
-def test_killed_driver_reports_each_row_once_as_watch_does(folder, rows, programs):
+def test_each_row_is_reported_once_as_by_watch(folder, rows, programs):
     found = results(folder / "rows")
     check(found, rows, {key: default_detector() for key in KEYS}, ["a", "b"])
     text = "".join(json.dumps(row) + "\n" for row in rows.select("host", "a", "b").iter_rows(named=True))
@@ -167,22 +175,25 @@ def test_killed_driver_reports_each_row_once_as_watch_does(folder, rows, program
     assert judged.filter(~pl.col("isAnomaly"))["reasons"].null_count() == len(judged) - len(flagged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["series", "timed"])
-def test_series_and_time_windows_equal_one_process(folder, rows, name):
-    found = results(folder / name)
+def test_series_and_time_windows_equal_one_process(other_queries, rows, name):
+    found = results(other_queries / name)
     if name == "series":
         found = found.with_columns(offset=pl.col("offset").dt.epoch("s"))
     columns, model = QUERIES[name]["columns"], timed() if name == "timed" else QUERIES[name]["detector"]
     check(found, rows, {key: deepcopy(model) for key in KEYS}, columns, "at")
 
 
-def test_keys_start_from_given_models(folder, rows):
+@pytest.mark.slow
+def test_keys_start_from_given_models(other_queries, rows):
     models = {key: started() for key in KEYS} | seasoned()
-    check(results(folder / "seasoned"), rows, models, ["a", "b"])
+    check(results(other_queries / "seasoned"), rows, models, ["a", "b"])
 
 
-def test_silent_key_is_reported_once_and_forgotten(folder, rows):
-    found = results(folder / "silent")
+@pytest.mark.slow
+def test_silent_key_is_reported_once_and_forgotten(other_queries, rows):
+    found = results(other_queries / "silent")
     for status in ("silent", "forgotten"):
         reported = found.filter(pl.col("status") == status).sort("host")
         assert reported["host"].to_list() == sorted(set(rows[:50]["host"]))
