@@ -1,4 +1,8 @@
-"""Browser for tests of the page, which records errors."""
+"""Browser for tests of the page, which records errors.
+
+The page changes some time after an action or an answer of the service. Check it by `expect` or `until`, which wait; do
+not assert at once. `page.url` does not change while a test polls it: use `Tab.address` or `page.wait_for_url`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ _OPTIONS = (
 )  # fmt: skip
 _SIZES = {"desktop": (1440, 900), "phone": (390, 844), "narrow": (360, 740)}
 _GRAVE = ("serious", "critical")
+_TIMEOUT = 60_000  # milliseconds to wait for anything
 
 
 @contextmanager
@@ -25,10 +30,18 @@ def browser():
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("chromium is not installed: apt-get install chromium")
+    api.expect.set_options(timeout=_TIMEOUT)
     with api.sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=program, args=_OPTIONS)
         yield started
         started.close()
+
+
+def expect(locator):
+    """Return Playwright's assertions about an element, which wait until they hold."""
+    from playwright.sync_api import expect
+
+    return expect(locator)
 
 
 class Tab:
@@ -44,6 +57,7 @@ class Tab:
             reduced_motion="reduce",
             timezone_id="UTC",
         )
+        self._context.set_default_timeout(_TIMEOUT)
         self._context.grant_permissions(["clipboard-read", "clipboard-write"])
         self.url = url
         self.page = self._context.new_page()
@@ -59,6 +73,11 @@ class Tab:
         self.page.goto(f"{self.url}/#{route}")
         return self.page
 
+    @property
+    def address(self):
+        """The address shown at this moment."""
+        return self.page.evaluate("location.href")
+
     def faults(self):
         """Return accessibility violations found by axe, one line each."""
         if not self.page.evaluate("'axe' in window"):
@@ -70,9 +89,9 @@ class Tab:
             if fault["impact"] in _GRAVE
         ]
 
-    def overflow(self):
-        """Return the number of pixels by which the page exceeds the width of the screen."""
-        return self.page.evaluate("Math.max(0, document.documentElement.scrollWidth - innerWidth)")
+    def wait_until_it_fits(self):
+        """Wait until the page is not wider than the screen."""
+        self.page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
 
     def close(self):
         """Close the browser of the tab."""

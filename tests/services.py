@@ -127,6 +127,22 @@ class Service:
         return self.client.post(f"/api/v1/streams/{stream}/records", content=body, headers=headers, params=parameters)
 
 
+@contextmanager
+def starting(programs, new_folder):
+    """Yield a function that starts services, each in a folder of `new_folder`; kill those that still run at the end."""
+    made = []
+
+    def begin(config=WEB, *options, **env):
+        made.append(Service(programs, new_folder(), config, **env))
+        return made[-1].start(*options)
+
+    try:
+        yield begin
+    finally:
+        for service in made:
+            service.close()
+
+
 def connect(service, timeout=60):
     """Open a connection to a service."""
     host, port = service.url.removeprefix("http://").split(":")

@@ -14,20 +14,6 @@ pytestmark = pytest.mark.end_to_end
 
 
 @pytest.fixture
-def start(programs, tmp_path):
-    """Start a service with a configuration."""
-    made = []
-
-    def begin(config=WEB, *options, **env):
-        made.append(Service(programs, tmp_path, config, **env))
-        return made[-1].start(*options)
-
-    yield begin
-    for service in made:
-        service.close()
-
-
-@pytest.fixture
 def service(start):
     return start()
 

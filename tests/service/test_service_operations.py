@@ -32,19 +32,6 @@ ALERT = '\n[[alerts]]\nname = "ops"\nurl = "{}"\n{}\n'
 
 
 @pytest.fixture
-def start(programs, tmp_path):
-    made = []
-
-    def begin(config=ROWS, *options, **env):
-        made.append(Service(programs, tmp_path, config, **env))
-        return made[-1].start(*options)
-
-    yield begin
-    for service in made:
-        service.close()
-
-
-@pytest.fixture
 def database(tmp_path):
     made = Database(str(tmp_path / "h"))
     yield made
@@ -67,7 +54,7 @@ def act(service, event, action, **body):
 
 
 def test_event_is_acknowledged_closed_and_reopened(start):
-    service = start()
+    service = start(ROWS)
     event = flagged(service, "web-1")["web-1"]
     answer = act(service, event, "acknowledge", by="Ada", note="looking")
     assert answer.status_code == 200, answer.text
@@ -117,7 +104,7 @@ def test_acknowledged_event_sends_only_its_end(start):
     ],
 )
 def test_rule_mutes_until_it_is_removed(start, rule):
-    service = start()
+    service = start(ROWS)
     service.post("web", rows(N), verdicts="none").raise_for_status()
     answer = service.client.post("/api/v1/streams/web/mutes", json={**rule, "seconds": 3600, "reason": "deploy"})
     assert answer.status_code == 200, answer.text
@@ -165,7 +152,7 @@ def test_invalid_rules_are_rejected(service, body):
 
 @pytest.fixture(scope="module")
 def service(programs, tmp_path_factory):
-    made = Service(programs, tmp_path_factory.mktemp("service"), ROWS + '\n[streams.db]\ntime = "time"\n').start()
+    made = Service(programs, tmp_path_factory.mktemp("service"), ROWS + '\n[streams.db]\ntime = "time"\n').start(ROWS)
     yield made
     made.close()
 
@@ -226,7 +213,7 @@ def test_history_without_the_new_tables_is_opened(tmp_path):
 
 @pytest.mark.slow
 def test_causes_group_events(start):
-    service = start()
+    service = start(ROWS)
     flagged(service, "web-1", "web-2")
     (cause,) = [cause for cause in service.get("/causes", start=START + 60 * N)["causes"] if cause["n_open"]]
     facts = {"stream": "web", "kind": "anomaly", "field": "cpu", "side": "high", "n_events": 2, "n_keys": 2}
@@ -383,7 +370,7 @@ class SignedReceiver(Receiver):
 
         self.signed = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.signed.server_port}/"
-        threading.Thread(target=self.signed.serve_forever, daemon=True).start()
+        threading.Thread(target=self.signed.serve_forever, daemon=True).start(ROWS)
 
     def close(self):
         super().close()
