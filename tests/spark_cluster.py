@@ -1,4 +1,4 @@
-"""Local Spark cluster: a master and two workers on free loopback ports."""
+"""Spark in this process with local threads, and a local cluster: a master and two workers on free loopback ports."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from servers import free_port
 from waiting import until
 
 MEMORY = "700m"  # of each executor
+SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # options of Java that cost less processor time at the start
 
 
 def skip_without_java() -> None:
@@ -78,20 +79,38 @@ class Cluster:
 
 
 @contextmanager
-def spark_session(directory: Path) -> Iterator[Any]:
+def cluster_session(directory: Path) -> Iterator[Any]:
     """Session on a new cluster; skip the test without Java."""
     skip_without_java()
-    from pyspark.sql import SparkSession
-
     cluster = Cluster(directory)
     cluster.start()
+    try:
+        with _session(cluster.address, directory) as session:
+            yield session
+    finally:
+        cluster.close()
+
+
+@contextmanager
+def local_session(directory: Path) -> Iterator[Any]:
+    """Session with two threads of this process's Java; skip the test without Java."""
+    skip_without_java()
+    with _session("local[2]", directory) as session:
+        yield session
+
+
+@contextmanager
+def _session(master: str, directory: Path) -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    builder = SparkSession.builder.master(cluster.address).appName("tests")
+    builder = SparkSession.builder.master(master).appName("tests")
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": SHORT_RUN,
         "spark.executor.memory": MEMORY,
         "spark.executor.cores": "1",
         "spark.ui.enabled": "false",
@@ -109,4 +128,3 @@ def spark_session(directory: Path) -> Iterator[Any]:
         yield session
     finally:
         session.stop()
-        cluster.close()
