@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import polars as pl
 import pytest
+from spark_cluster import SHORT_RUN
 
 from polyaforest import SeriesMPF, StreamingMPF, Window
 
@@ -114,6 +115,7 @@ def main(folder: Path, master: str, names: list[str]) -> None:
     for option, value in {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": SHORT_RUN,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
