@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 import pytest
+from effort import mostly_slow
 from scipy.stats import ks_2samp
 from sklearn import config_context
 from sklearn.base import clone
@@ -788,7 +789,7 @@ def same_array(one, other):
 WRONG = [None, -1, "x", 10**9, [], {}, 1.5, True]
 
 
-@pytest.mark.parametrize("kind", ["keyed", "contexts with a rhythm"])
+@pytest.mark.parametrize("kind", mostly_slow(["keyed", "contexts with a rhythm"]))
 def test_inconsistent_file_is_rejected(tmp_path, kind):
     path, other = tmp_path / "model", tmp_path / "other"
     MODELS[kind]().save(path)
