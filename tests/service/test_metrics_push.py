@@ -42,7 +42,7 @@ trees = 10
 [streams.nodes.metrics]
 fields = {load = "node_load1", idle = 'node_cpu_seconds_total{mode="idle"}', up = "up"}
 by = ["instance"]
-wait = "0.3s"
+wait = "2s"
 
 [streams.web]
 """

@@ -68,7 +68,7 @@ def is_free(lock):
             done.set()
 
     threading.Thread(target=visit, daemon=True).start()
-    return done.wait(1.0)
+    return done.wait(LONG)
 
 
 # ---- readers and writers --------------------------------------------------------------------------------------------
@@ -161,27 +161,28 @@ def test_writers_are_not_starved_by_readers():
 
 def test_waiting_reader_precedes_later_writer():
     """A stream that learns in a tight loop must not block scoring."""
-    lock, stop, read = ReadersWriterLock(), threading.Event(), []
+    lock, stop, n_written, passed = ReadersWriterLock(), threading.Event(), [0], []
 
     def write():
         while not stop.is_set():
             with lock.writing():
+                n_written[0] += 1
                 time.sleep(0.001)
 
     def keep_reading():
-        for _ in range(20):
+        for _ in range(21):
+            before = n_written[0]
             with lock.reading():
-                read.append(time.perf_counter())
+                passed.append(n_written[0] - before)
 
-    start = time.perf_counter()
     with running(write):
         try:
             with running(keep_reading):
                 pass
         finally:
             stop.set()
-    assert len(read) == 20
-    assert read[-1] - start < 2.0  # each waits for one writer, or two
+    assert len(passed) == 21
+    assert sorted(passed)[10] <= 2  # writers before a reader, except when the machine suspends it before it waits
 
 
 @pytest.mark.parametrize("how", ["reading", "writing"])
