@@ -1,5 +1,6 @@
 """Settings and fixtures of all tests. Each run uses a new seed; the header says how to repeat it."""
 
+import gc
 import warnings
 
 import pytest
@@ -17,6 +18,18 @@ KINDS = frozenset({"unit", "property", "statistical", "end_to_end", "fault", "fu
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
     config.option.hypothesis_seed = str(seed_of_run(config.getoption("hypothesis_seed", None)))
+
+
+def pytest_collection():
+    """Do not search for garbage while modules are imported: nearly everything that they make stays."""
+    gc.disable()
+
+
+def pytest_collection_finish():
+    """Leave what modules have made out of all later searches for garbage, which would take a second each."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header(config):

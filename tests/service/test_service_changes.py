@@ -396,7 +396,7 @@ def test_records_accepted_before_the_source_changes_are_scored(past, tmp_path):
     with running(tmp_path, config_of(tmp_path, WEB)) as service:
         one = service.streams["web"]
         accepted = [
-            one.inbox.put([json.dumps(record).encode() for record in rows(2000, N + 2000 * turn)], waits=False)
+            one.inbox.put([json.dumps(record).encode() for record in rows(300, N + 300 * turn)], waits=False)
             for turn in range(3)
         ]
         for answer in accepted:
@@ -404,9 +404,9 @@ def test_records_accepted_before_the_source_changes_are_scored(past, tmp_path):
         write(tmp_path, changed(tmp_path, "source", WEB))
         service.reload("tester")
         assert one.inbox is None
-        assert one.history.position == 2 * N + 6000
-        (tmp_path / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(7, N + 6000)))
-        until(lambda: one.history.position == 2 * N + 6007)
+        assert one.history.position == 2 * N + 900
+        (tmp_path / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(7, N + 900)))
+        until(lambda: one.history.position == 2 * N + 907)
 
 
 # ---- relearned models ------------------------------------------------------------------------------------------------
