@@ -212,14 +212,14 @@ def test_compare_names_a_category_that_became_more_common():
 
 def test_compare_names_one_of_many_categories():
     n_found = 0
-    for trial in range(N_CHANGES):
+    for trial in range(10):
         rng = np.random.default_rng(trial)
         before, after = requests(rng, 2000), requests(rng, 2000)
         after.loc[rng.random(2000) < 0.05, "merchant"] = "m7"
         found = compare(before, after, random_state=trial, **COMPARED)
         places = [region.place for region in found.regions]
         n_found += found.is_changed and places[:1] == ["merchant = m7"]
-    assert n_found >= 0.8 * N_CHANGES
+    assert n_found >= 8
 
 
 def test_compare_locates_a_number_that_changed_for_one_category():
