@@ -14,8 +14,9 @@ LOWEST := joblib==1.3.* narwhals==1.20.* numba==0.60.* numpy==1.26.* scikit-lear
 
 # Tests marked `plain` also run in plain Python: there a debugger and the coverage see inside the kernels.
 PLAIN := $(sort $(shell grep -rl --include=*.py 'mark\.plain\b' tests))
-# The tests of a file run in one process, so that what they share, such as a cluster of Spark, is set up once.
-SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
+# The tests of a file run in one process, so that what they share, such as a session of Spark, is set up once. Some wait
+# for other processes, so there is one process more than a small machine has cores.
+SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest $(SPREAD)
 
 # Processes that tests start would otherwise read every source anew.

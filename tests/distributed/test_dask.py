@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+from effort import mostly_slow
 from extras import import_without
 from numpy.testing import assert_array_equal
 from waiting import until
@@ -177,7 +178,7 @@ def test_fit_with_categories_equals_local_fit(kind):
         assert list(forests.explain(fitted, table).compute())[-2:] == ["bits: country", "bits: amount"]
 
 
-@pytest.mark.parametrize("absent", ["dask", "datasketches"])
+@pytest.mark.parametrize("absent", mostly_slow(["dask", "datasketches"]))
 def test_import_error_names_missing_package(absent):
     message = f'polyaforest.distributed.dask needs {absent}: pip install "polyaforest[dask]"'
     assert import_without(absent, "polyaforest.distributed.dask") == f"ModuleNotFoundError {absent} {message}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from effort import mostly_slow
 from extras import import_without
 from numpy.testing import assert_array_equal
 
@@ -154,7 +155,7 @@ def test_fit_rejects_bad_columns_before_reading(spark, frame):
         MPFEstimator(**OPTIONS).fit(connected)
 
 
-@pytest.mark.parametrize("absent", ["pyspark", "datasketches"])
+@pytest.mark.parametrize("absent", mostly_slow(["pyspark", "datasketches"]))
 def test_import_error_names_missing_package(absent):
     message = f'polyaforest.distributed.spark.ml needs {absent}: pip install "polyaforest[spark]"'
     assert import_without(absent, "polyaforest.distributed.spark.ml") == f"ModuleNotFoundError {absent} {message}"

@@ -9,6 +9,7 @@ from math import log
 
 import numpy as np
 import pytest
+from effort import mostly_slow
 from sklearn.exceptions import NotFittedError
 
 from polyaforest import ModelFileError
@@ -329,7 +330,7 @@ def test_monitor_learns_a_reference_again_that_became_too_small() -> None:
     assert watching.status_ != "learning"
 
 
-@pytest.mark.parametrize("n", [100, 400, 610, 700])
+@pytest.mark.parametrize("n", mostly_slow([100, 400, 610, 700], 0, 2))  # while it learns, and beside a change
 def test_a_saved_monitor_continues_bit_for_bit(n: int) -> None:
     rows, times = normal(4 * N), np.arange(4 * N) * 1.0
     rows[600:, 0] += 3.0
