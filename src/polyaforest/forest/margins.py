@@ -60,8 +60,12 @@ class Margins(NamedTuple):
 
     def costs(self, rows: Array) -> Array | None:
         """Return the total cost to each row of features beyond their margins, (n,), in bits; None if all are 0."""
-        is_beyond = (rows < -self.limit[0]) | (rows > self.limit[1])
+        is_beyond = self.are_beyond(rows)
         return self.bits * is_beyond.sum(axis=1) if is_beyond.any() else None
+
+    def are_beyond(self, rows: Array) -> Array:
+        """Return which features of rows are beyond their margins, bool (n, D)."""
+        return np.asarray((rows < -self.limit[0]) | (rows > self.limit[1]))
 
 
 class Tails(NamedTuple):

@@ -48,6 +48,8 @@ WARM_UP = 256  # arrivals after which the weights of features are fixed
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree processes at a time
 _ROWS_PER_STEP = 128  # points whose scores show how their tail falls
 _ARRIVALS_PER_MARGINS = 1024  # arrivals between measurements of the margins; before, after powers of two
+_NO_PLACES = np.empty(0, np.int64)
+MOST_BEYOND = 8  # rows beyond the margins, after which the margins are out of date
 
 
 class Rules(NamedTuple):
@@ -92,6 +94,7 @@ class Stream:
         self.is_frozen = False  # whether it was loaded from a file that holds trees without their points
         self.calibration = RunningCalibration(rules.n_calibration)  # log-scores of the last rows
         self.margins: Margins | None = None  # as last measured
+        self.n_beyond = 0  # rows learned since then that were beyond them
         self.pairs: Pairs | None = None  # of values that rarely occur together, measured with the margins
 
     @property
@@ -259,7 +262,7 @@ class Stream:
             worthwhile = min(max(self.n_points, _LEAST_CHUNK), _MOST_CHUNK)  # amortises loading a tree
             coming = rows[start : start + worthwhile]
             n = len(coming) if is_plain else self._until_new_column(coming)
-            stop = start + min(n, self._until_rebuild, self._until_margins)
+            stop = start + min(n, self._until_rebuild, self._until_margins, self._until_out_of_date(coming))
             part = slice(start, stop)
             scores.append(self._learn(rows[part], is_new, keys[part], times[part], task, n_jobs))
             start = stop
@@ -398,7 +401,8 @@ class Stream:
         score = self.rules.score if task.is_scored else None
         scores = self._run(prepared.chunk, prepared.scored, score, n_jobs, samples)
         self._let_go(schedule.leaving)
-        if is_time:
+        self.n_beyond += len(self._places_beyond(rows))
+        if is_time or self.n_beyond >= MOST_BEYOND:
             self._measure_margins()
         if self._until_rebuild == 0:
             self._rebuild_while_warming_up(n_jobs, task.is_judged)
@@ -515,7 +519,7 @@ class Stream:
 
     def _measure_margins(self) -> None:
         """Measure the margins and the rare pairs on the points held, if the score uses them."""
-        self.margins = self.pairs = None
+        self.margins, self.pairs, self.n_beyond = None, None, 0
         if self.rules.score is Score.MARGINS and self.rules.policy is not None:
             n_categories = self.n_categories
             self.margins = Margins.of(self.points.values[self.some_held(MOST_POINTS)], n_categories)
@@ -552,6 +556,15 @@ class Stream:
     def _until_rebuild(self) -> int:
         """Rows until the next rebuild of the trees; more than a chunk has if there is none."""
         return self.next_rebuild - (self.store.n_seen - self.origin) if self.next_rebuild else _MOST_CHUNK + 1
+
+    def _places_beyond(self, rows: Array) -> Array:
+        """Return the places of the rows beyond the margins."""
+        return np.flatnonzero(self.margins.are_beyond(rows).any(axis=1)) if self.margins is not None else _NO_PLACES
+
+    def _until_out_of_date(self, rows: Array) -> int:
+        """Return after how many of the next rows so many were beyond the margins that they are measured again."""
+        places, n_left = self._places_beyond(rows), MOST_BEYOND - self.n_beyond
+        return int(places[n_left - 1]) + 1 if len(places) >= n_left else len(rows)
 
     @property
     def _until_margins(self) -> int:

@@ -15,7 +15,7 @@ from polyaforest.forest.point_store import PointStore
 from polyaforest.forest.retention import Window
 from polyaforest.forest.score_types import Score
 from polyaforest.forest.spec import Plan, unmeasured
-from polyaforest.forest.stream import WARM_UP, Rules, Stream
+from polyaforest.forest.stream import MOST_BEYOND, WARM_UP, Rules, Stream
 from polyaforest.kernels.arrays import NONE, Array, Forest, Points, Prior
 from polyaforest.kernels.sampling import NO_CUTOFF, TreeSamples
 from polyaforest.storage.modelfile import Arrays, Header
@@ -34,8 +34,9 @@ _STATE = schema.record(
         "n_judges": schema.whole(1, None),
         "is_seeded": schema.flag,
         "origin": schema.whole(),
+        "n_beyond": schema.whole(1, MOST_BEYOND - 1),
     },
-    optional=["origin"],  # absent if it is 0
+    optional=["origin", "n_beyond"],  # absent if they are 0
 )
 _LAYOUT: Layout = {  # T trees, D features, P slots for points, L times of the score, J scores; W weights, K bytes
     "lifetime": (np.float64, ""),
@@ -81,6 +82,8 @@ def state_of(stream: Stream, *, is_compact: bool = False) -> tuple[Header, Array
     }
     if stream.origin:
         header["origin"] = stream.origin
+    if stream.n_beyond:
+        header["n_beyond"] = stream.n_beyond
     arrays = {
         "lifetime": np.array(plan.lifetime),
         "grid": rules.grid,
@@ -165,6 +168,7 @@ def stream_of_state(
     stream.store.restore(held.samples.numbers, held.ranks, held.times, held.keys)
     stream.numbers = held.samples.numbers.copy()
     stream.margins = Margins.of_state(part["bits_beyond"], part["margins"]) if "margins" in part else None
+    stream.n_beyond = header.get("n_beyond", 0)
     stream.pairs = _pairs_of_state(part, n_features, n_features - n_categories)
     stream.check(is_derived=forest is None)
     stream.cutoffs = stream._current_cutoffs() if forest is not None else held.samples.cutoffs

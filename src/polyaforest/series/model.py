@@ -260,6 +260,10 @@ class SeriesModel:
         self.forest = self.forest.but(false_alarm_rate=rate)
         self.views.change_false_alarm_rate(rate)
 
+    def flag_at_rate(self, rate: float) -> None:
+        """Flag rows at a false alarm rate, without changing what to learn."""
+        self.views.flag_at_rate(rate)
+
     def delete(self, keys: Sequence[Key]) -> None:
         """Delete readings, with every shingle that depends on them."""
         history, views = self.history, self.views
