@@ -157,8 +157,8 @@ def test_point_left_out_one_by_one_is_placed_by_weights_without_it():
     rest.delete(len(ROWS))
     placed = beyond_others(rows, rows)[-1:]
     assert (placed > 30).all()
-    expected = rest.score_samples(placed) - rest._stream.subtract_margins(np.zeros(1), placed)
-    expected += forest._stream.subtract_margins(np.zeros(1), rows[-1:])
+    expected = rest.score_samples(placed) - rest._stream.penalties.subtract(np.zeros(1), placed)
+    expected += forest._stream.penalties.subtract(np.zeros(1), rows[-1:])
     assert_array_equal(arrivals, [len(ROWS)])
     assert_allclose(scores, expected, rtol=1e-9)
 

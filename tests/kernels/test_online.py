@@ -36,6 +36,7 @@ from polyaforest.forest.score import log_cell_masses, mean_log_cell_masses
 from polyaforest.forest.score_types import Score
 from polyaforest.forest.spec import Plan, Weighting, weighting_of_rows
 from polyaforest.forest.stream import WARM_UP, Rules, Stream
+from polyaforest.forest.stream_checks import check_samples
 from polyaforest.kernels.arrays import (
     EVERY,
     LEAST_LOG,
@@ -399,7 +400,7 @@ class StreamTwins:
             assert stream.points.values.size == stream.points.head.size == stream.points.links.size == 0
         if self.held and not stream.is_sampled:
             check_forest(stream.forest, self.world.rows[self.held])
-        stream._check_samples()
+        check_samples(stream)
 
 
 def ticket(seed: int, arrival: int) -> int:

@@ -301,7 +301,7 @@ class StreamingMPF(StreamPoints, ForestDetector):
 
     def _read(self, X: Any, *, allow_missing: bool = False) -> Array:
         rows = super()._read(X, allow_missing=allow_missing)
-        return self._stream.as_scored(rows, is_marginal=self._query.is_marginal)
+        return forests.stream_rows.as_scored(self._stream, rows, is_marginal=self._query.is_marginal)
 
     def _scores_left_out(self, rows: Array, places: Array) -> Array:
         """Return log-scores of rows of the fitted table, each left out of the forest; NaN if all trees contain it."""

@@ -105,7 +105,7 @@ class StreamModel(ForestModel):
         is_new = not stream.n_points and np.isnan(rows).any()
         if stream.keeps_points and (is_new or not stream.columns.are_known):  # the ignored columns may change
             return range(len(rows))
-        scored = stream.as_scored(rows, is_marginal=query.is_marginal)
+        scored = forests.stream_rows.as_scored(stream, rows, is_marginal=query.is_marginal)
         places: list[int] = forests.posterior.rows_with_gaps(scored).tolist()
         return places
 
@@ -177,12 +177,12 @@ class StreamModel(ForestModel):
     def widen(self, values: Array, n_jobs: int | None) -> None:
         """Append features with the given values for all points held, and regrow all trees."""
         self._check_keeps_points()
-        self.stream.widen(values, n_jobs)
+        forests.stream_rows.widen(self.stream, values, n_jobs)
         self.refresh()
 
     def amend(self, first: int, values: Array, n_jobs: int | None) -> None:
         """Replace features of the points held, from the `first` on, by `values`, (n, m), and regrow the trees."""
-        self.stream.amend(first, values, n_jobs)
+        forests.stream_rows.amend(self.stream, first, values, n_jobs)
         self.refresh()
 
     def keep_scores(self, n: int) -> None:
@@ -307,7 +307,7 @@ class StreamModel(ForestModel):
         own = np.ascontiguousarray(weights[:, is_known])
         placed = stream.as_left_out(rows)
         scores = forests.score.weighted_scores(score, self.forest, known, placed, self.lifetimes, own, query.n_jobs)
-        return score.to_log(stream.subtract_margins(scores, rows, are_left_out=True)), stream.numbers[slots[is_known]]
+        return score.to_log(stream.penalties.left_out().subtract(scores, rows)), stream.numbers[slots[is_known]]
 
     def _calibrate_summary(self, rows: Array, whole: Array, query: Query) -> None:
         """Calibrate a forest that holds no points with some of its first rows.
@@ -384,4 +384,4 @@ class StreamModel(ForestModel):
         if self.stream.forest is not self.forest:
             raise ValueError("its forest and its stream differ")
         if not self.stream.is_dirty:  # a dirty stream raises before kernels run
-            self.stream.check()
+            forests.stream_checks.check_stream(self.stream)
