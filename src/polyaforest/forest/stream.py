@@ -168,8 +168,8 @@ class Stream:
     ) -> Array:
         """Learn rows one after another until done or stopped; return their scores from before, if wanted.
 
-        Scores of judged rows become calibration scores, so a summary needs no others to start with. Rows with missing
-        values are scored by their completions, or with `is_marginal` by marginal walks.
+        With `is_judged`, scores become calibration scores, so a summary needs no others to start with. Rows with
+        missing values are scored by their completions, or with `is_marginal` by marginal walks.
         """
         scores, start, task = [], 0, Task(is_scored, is_judged, is_marginal)
         is_plain = self.columns.are_known and not np.isnan(rows).any()  # the common case, which must be fast
