@@ -12,7 +12,7 @@ import polyaforest
 from polyaforest import Reservoir, StreamingMPF
 from polyaforest.detectors import loads
 from polyaforest.forest import pairs, stream
-from polyaforest.forest.pairs import Bins, Layout, Pairs
+from polyaforest.forest.pairs import Bins, Pairs, PairTables
 from polyaforest.storage.modelfile import ModelFileError, read_model, write_model
 from polyaforest.tables.categories import code_of
 
@@ -155,7 +155,7 @@ def test_categories_come_first_among_many_pairs(monkeypatch):
     monkeypatch.setattr(pairs, "_MOST_PAIRS", 2)
     bins = Bins.of(ROWS, 2)
     assert bins.columns[bins.pairs].T.tolist() == [[1, 2], [0, 1]]
-    assert Layout.of(bins).n_pairs == 2
+    assert PairTables.of(bins).n_pairs == 2
 
 
 # ---- forests ---------------------------------------------------------------------------------------------------------
