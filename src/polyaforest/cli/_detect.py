@@ -127,7 +127,9 @@ Examples:
 @options.shingle
 @options.flagging()
 @options.seed
-@click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help="Number of findings to print.")
+@click.option(
+    "--top", metavar="N", type=click.IntRange(min=0), default=10, show_default=True, help="Number of findings to print."
+)
 @options.min_severity("Print and count only findings")
 @click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Also print the features of a time series.")
 @options.out

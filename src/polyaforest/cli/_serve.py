@@ -41,7 +41,7 @@ Examples:
 @click.option("--test-alert", is_flag=True, help="Send a test message to each alert destination, and exit.")
 @click.option("--demo", is_flag=True, help="Serve generated streams with planted incidents; nothing is saved.")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on, instead of the configured one.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 for any free port.")
+@click.option("--port", metavar="PORT", type=click.IntRange(0, 65535), help="Port to listen on; 0 for any free port.")
 @click.option("--data", metavar="FOLDER", type=click.Path(file_okay=False), help="Folder for models and history.")
 @click.option(
     "--import",
