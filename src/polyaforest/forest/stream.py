@@ -16,7 +16,7 @@ from polyaforest.forest import draws, gaps, grow, imputation, learn, posterior, 
 from polyaforest.forest.calibration import LEAST_ROWS, RunningCalibration, beyond_others
 from polyaforest.forest.columns import LateColumns
 from polyaforest.forest.penalties import NO_PENALTIES, Penalties
-from polyaforest.forest.point_store import Key, Labels, PointStore, Schedule
+from polyaforest.forest.point_store import Key, PointStore, Schedule
 from polyaforest.forest.retention import Policy, Window
 from polyaforest.forest.score_types import Score
 from polyaforest.forest.spec import Plan, Weighting, weighting_of_rows
@@ -116,39 +116,6 @@ class Stream:
         return self.points.values[self.store.held]
 
     # ---- learning ---------------------------------------------------------------------------------------------------
-
-    def begin_with(self, rows: Array, keys: Sequence[Key | None], times: Array, n_jobs: int | None) -> None:
-        """Learn a table as if it had arrived row by row; weigh features by all rows, without later rebuilds."""
-        plan = self._weigh(weighting_of_rows(rows, self.n_categories))
-        self.next_rebuild = 0
-        if self.rules.policy is None:
-            self.store.n_seen = len(rows)
-            self.forest = grow.grow_trees(rows, plan, self.forest.rng)
-            self._forget_points()
-            return
-        kept = self.store.begin_with(keys, times, self._draw_exponentials(len(rows)))
-        self._grow_on(rows[kept], plan, n_jobs)
-
-    def begin_with_draw(
-        self, drawn: draws.Draw, arrivals: Array, labels: Labels, measured: Weighting, n_seen: int, n_jobs: int | None
-    ) -> None:
-        """Learn a uniform sample of `n_seen` rows, drawn by priority; the policy must be a uniform reservoir.
-
-        The rows drawn, their `arrivals` and labels are in order of priority. Features are weighed as `measured`.
-        """
-        plan = self._weigh(measured)
-        self.next_rebuild = 0
-        order = np.argsort(arrivals)
-        labels = labels._replace(keys=[labels.keys[i] for i in order.tolist()], times=labels.times[order])
-        self.store.hold_draw(arrivals[order], labels, drawn.priorities[order], drawn.cutoff, n_seen)
-        self._grow_on(drawn.rows[order], plan, n_jobs)
-
-    def _grow_on(self, held: Array, plan: Plan, n_jobs: int | None) -> None:
-        """Grow the trees on the first points of the store."""
-        self.points = pad_points(self.points, 0, len(held))
-        self.numbers = self.store.arrivals.copy()
-        self.points.values[:] = held
-        self._grow_again(plan, n_jobs)
 
     def _draw_exponentials(self, n: int) -> Array:
         """Draw from Exp(1) for each of `n` rows, if the policy needs such draws."""

@@ -1,15 +1,61 @@
-"""The rows of a stream: their order, the values by which they are scored, and changes of their features."""
+"""The rows of a stream: a table that begins it, their order, their values as scored, and changes of features."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from polyaforest.forest import imputation
-from polyaforest.forest.spec import unmeasured
+from polyaforest.forest import grow, imputation
+from polyaforest.forest.draws import Draw
+from polyaforest.forest.point_store import Key, Labels
+from polyaforest.forest.spec import Plan, Weighting, unmeasured, weighting_of_rows
 from polyaforest.forest.stream import Stream
-from polyaforest.kernels.arrays import Array
+from polyaforest.kernels.arrays import Array, pad_points
 from polyaforest.kernels.boxes import empty_box
 from polyaforest.tables.validation import all_or_nothing
+
+
+def begin_with(stream: Stream, rows: Array, keys: Sequence[Key | None], times: Array, n_jobs: int | None) -> None:
+    """Learn a table as if it had arrived row by row; weigh features by all rows, without later rebuilds."""
+    plan = stream._weigh(weighting_of_rows(rows, stream.n_categories))
+    stream.next_rebuild = 0
+    if stream.rules.policy is None:
+        stream.store.n_seen = len(rows)
+        stream.forest = grow.grow_trees(rows, plan, stream.forest.rng)
+        stream._forget_points()
+        return
+    kept = stream.store.begin_with(keys, times, stream._draw_exponentials(len(rows)))
+    _grow_on(stream, rows[kept], plan, n_jobs)
+
+
+def begin_with_draw(
+    stream: Stream,
+    drawn: Draw,
+    arrivals: Array,
+    labels: Labels,
+    measured: Weighting,
+    n_seen: int,
+    n_jobs: int | None,
+) -> None:
+    """Learn a uniform sample of `n_seen` rows, drawn by priority; the policy must be a uniform reservoir.
+
+    The rows drawn, their `arrivals` and labels are in order of priority. Features are weighed as `measured`.
+    """
+    plan = stream._weigh(measured)
+    stream.next_rebuild = 0
+    order = np.argsort(arrivals)
+    labels = labels._replace(keys=[labels.keys[i] for i in order.tolist()], times=labels.times[order])
+    stream.store.hold_draw(arrivals[order], labels, drawn.priorities[order], drawn.cutoff, n_seen)
+    _grow_on(stream, drawn.rows[order], plan, n_jobs)
+
+
+def _grow_on(stream: Stream, held: Array, plan: Plan, n_jobs: int | None) -> None:
+    """Grow the trees on the first points of the store."""
+    stream.points = pad_points(stream.points, 0, len(held))
+    stream.numbers = stream.store.arrivals.copy()
+    stream.points.values[:] = held
+    stream._grow_again(plan, n_jobs)
 
 
 def ring(stream: Stream) -> Array:

@@ -78,7 +78,7 @@ class StreamModel(ForestModel):
         self, rows: Array, whole: Array, keys: Sequence[Key | None], times: Array, query: Query
     ) -> None:
         """Learn a table as if it had arrived row by row; `whole` are its imputed rows."""
-        self.stream.begin_with(whole, keys, times, query.n_jobs)
+        forests.stream_rows.begin_with(self.stream, whole, keys, times, query.n_jobs)
         if not self.stream.keeps_points:
             self._calibrate_summary(rows, whole, query)
         self.refresh()
@@ -91,7 +91,7 @@ class StreamModel(ForestModel):
         held = drawn.with_rows(whole).first(policy.n or facts.n)
         arrivals = held.ids if facts.has_row_numbers else np.argsort(np.argsort(held.ids))
         measured = weighting_of_sample(whole, facts.box, self.stream.n_categories)
-        self.stream.begin_with_draw(held, arrivals, labels_of(held.ids), measured, facts.n, n_jobs)
+        forests.stream_rows.begin_with_draw(self.stream, held, arrivals, labels_of(held.ids), measured, facts.n, n_jobs)
         self.refresh()
 
     def places_alone(self, rows: Array, task: LearnTask, query: Query) -> Sequence[int]:
