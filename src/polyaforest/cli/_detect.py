@@ -60,7 +60,7 @@ class DetectOptions(options.TableOptions):
             if self.weight is not None:
                 raise click.UsageError("--calibrate-by and --weight are mutually exclusive.")
         if self.epsilon is not None and self.min_severity > 1:
-            raise click.UsageError("--min-severity needs p-values, which --epsilon has not: omit one of the two.")
+            raise click.UsageError("--min-severity needs p-values, which --epsilon does not give: omit one of the two.")
         for name in ("plot", "html"):
             if getattr(self, name) == "-":
                 raise click.UsageError(f"--{name} needs a file name.")

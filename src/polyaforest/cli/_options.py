@@ -373,7 +373,7 @@ class TableOptions:
         if self.is_series and self.kind == "batch":
             raise click.UsageError("--series needs the order of rows, which --batch ignores.")
         if self.weight is not None and (self.is_series or self.shingle is not None):
-            raise click.UsageError("--weight is for independent rows: a reading of a time series happens once.")
+            raise click.UsageError("--weight is for independent rows: each reading of a time series counts once.")
         if self.window is not None and not self.is_stream:
             raise click.UsageError("--window is for streams: add --stream.")
         if self.categories and (self.is_series or self.shingle is not None):

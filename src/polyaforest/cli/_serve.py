@@ -68,9 +68,9 @@ def command(
     from polyaforest.cli._warmup import compile_first
 
     if imported and (check or demo):
-        raise click.UsageError("--import stands alone: omit --check and --demo.")
+        raise click.UsageError("--import cannot be combined with --check or --demo.")
     if stream is not None and not imported:
-        raise click.UsageError("--stream is the stream of --import: add --import FILE.")
+        raise click.UsageError("--stream names the stream of --import: add --import FILE.")
     if demo and config is not None:
         raise click.UsageError("--demo has its own configuration: omit CONFIG.")
     check_extra()
