@@ -28,7 +28,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.registry import Benchmark, of_rows, only
-from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.pages import PAGES, fill_parts, table
 from benchmarks.shared.results import Results, picked
 
 Rows = Sequence[Mapping[str, str]]
@@ -426,9 +426,7 @@ BLOCKS = {
 
 def render(rows: Rows, directory: Path = PAGES) -> None:
     """Fill the tables of the page from the rows of the file."""
-    for part, tabulate in BLOCKS.items():
-        if any(row["part"] == part for row in rows):
-            fill(PAGE, part, tabulate(rows), directory)
+    fill_parts(PAGE, BLOCKS, rows, directory)
 
 
 def measure_all(options: Namespace, directory: Path) -> None:

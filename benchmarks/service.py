@@ -27,7 +27,7 @@ import numpy as np
 import orjson
 
 from benchmarks.registry import Benchmark, of_rows, only
-from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.pages import PAGES, fill, fill_parts, table
 from benchmarks.shared.results import Results
 from polyaforest.service.remote_write import message_class
 
@@ -457,9 +457,7 @@ BLOCKS = {
 
 def render(rows: Rows, directory: Path = PAGES) -> None:
     """Fill the tables of the page from the rows of the file."""
-    for part, tabulate in BLOCKS.items():
-        if of(rows, part):
-            fill(PAGE, part, tabulate(rows), directory)
+    fill_parts(PAGE, BLOCKS, rows, directory)
     if of(rows, "memory"):
         fill(PAGE, "range", range_words(rows), directory)
 

@@ -9,6 +9,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 import numpy as np
 
 from polyaforest.forest.integrity import check_forest
+from polyaforest.forest.stream_checks import check_stream
 
 NODE_PARTS = ("left", "right", "parent", "feature", "cut", "time", "counts", "lower", "upper")
 TREE_PARTS = ("root", "size", "weights", "rng")
@@ -30,7 +31,7 @@ def held(forest):
 def assert_whole(forest):
     """Assert that the trees hold exactly the points of the forest."""
     assert forest.n_points_ == len(forest.points_) == len(forest.keys_)
-    forest._stream.check()
+    check_stream(forest._stream)
     if forest.n_points_ and not forest._stream.is_sampled:
         check_forest(forest.forest_, forest.points_)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +30,19 @@ def fill(page: str, block: str, text: str, directory: Path = PAGES) -> None:
     if n_found != 1:
         raise ValueError(f"{path} has {n_found} blocks named {block}, not one")
     path.write_text(filled, "utf-8")
+
+
+def fill_parts(
+    page: str,
+    parts: Mapping[str, Callable[[Sequence[Mapping[str, str]]], str]],
+    rows: Iterable[Mapping[str, str]],
+    directory: Path = PAGES,
+) -> None:
+    """Fill the blocks of a page by functions of the rows, those of parts without rows excepted."""
+    rows = list(rows)
+    for part, tabulate in parts.items():
+        if any(row["part"] == part for row in rows):
+            fill(page, part, tabulate(rows), directory)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

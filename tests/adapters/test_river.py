@@ -20,6 +20,7 @@ from river import anomaly, checks, compose, datasets, evaluate, metrics, preproc
 import polyaforest
 from polyaforest import EpsilonPhi, Reservoir, Tree, Window
 from polyaforest.adapters.river import StreamingMPF
+from polyaforest.forest.stream_checks import check_stream
 
 pytestmark = pytest.mark.end_to_end
 
@@ -287,12 +288,12 @@ def test_new_feature_becomes_column(parameters):
     points = model.forest.points_
     np.testing.assert_array_equal(points[: len(stayed), :3], before[[keys.index(key) for key in stayed]])
     assert (points[:, 3:] == [4.0, 3.0]).all()
-    model.forest._stream.check()
+    check_stream(model.forest._stream)
 
     for x in STREAM[101:]:
         model.learn_one({**x, "new": x["count"], "also": 1.0})
         assert 0 <= model.score_one(x) <= 1
-    model.forest._stream.check()
+    check_stream(model.forest._stream)
 
 
 def test_anomaly_in_new_feature_is_found():

@@ -20,7 +20,7 @@ from polyaforest.forest.calibration import (
 )
 from polyaforest.forest.score import left_out_scores
 from polyaforest.forest.spec import spread_of
-from polyaforest.forest.survey import Facts
+from polyaforest.forest.survey import ColumnBounds
 from polyaforest.forest.thresholds import conformal_p_values
 
 RNG = np.random.default_rng(5)
@@ -76,7 +76,7 @@ def test_row_on_edge_of_domain_is_calibrated_as_outside():
 
 def test_boxes_without_each_row_and_rows_moved_beyond():
     rows = np.array([[0.0, 5.0], [1.0, 5.0], [4.0, 7.0], [9.0, 2.0]])
-    facts = Facts.of(rows, np.arange(4))
+    facts = ColumnBounds.of(rows, np.arange(4))
     low, high = boxes_without(rows[[0, 3]], facts.lowest, facts.highest)
     assert_array_equal(low, [[1.0, 2.0], [0.0, 5.0]])
     assert_array_equal(high, [[9.0, 7.0], [4.0, 7.0]])
@@ -85,7 +85,7 @@ def test_boxes_without_each_row_and_rows_moved_beyond():
     domain, known = np.array([[0.0], [10.0]]), np.array([[[0.0], [2.0], [0.0]], [[5.0], [10.0], [0.0]]])
     moved = as_beyond(np.array([[10.0], [0.0], [10.0]]), known, domain, is_rescaled=True)
     assert_array_equal(moved, [[20.0], [-2.5], [20.0]])  # without other values, there is no length to compare with
-    alone = Facts.of(np.array([[3.0], [np.nan]]), np.arange(2))  # there is no other value to be beyond
+    alone = ColumnBounds.of(np.array([[3.0], [np.nan]]), np.arange(2))  # there is no other value to be beyond
     assert_array_equal(boxes_without(np.array([[3.0]]), alone.lowest, alone.highest), np.full((2, 1, 1), 3.0))
 
 
@@ -157,8 +157,8 @@ def test_point_left_out_one_by_one_is_placed_by_weights_without_it():
     rest.delete(len(ROWS))
     placed = beyond_others(rows, rows)[-1:]
     assert (placed > 30).all()
-    expected = rest.score_samples(placed) - rest._stream.subtract_margins(np.zeros(1), placed)
-    expected += forest._stream.subtract_margins(np.zeros(1), rows[-1:])
+    expected = rest.score_samples(placed) - rest._stream.penalties.subtract(np.zeros(1), placed)
+    expected += forest._stream.penalties.subtract(np.zeros(1), rows[-1:])
     assert_array_equal(arrivals, [len(ROWS)])
     assert_allclose(scores, expected, rtol=1e-9)
 

@@ -21,6 +21,7 @@ from streams import assert_whole, bits
 from polyaforest import EpsilonPhi, Reservoir, StreamingMPF, Window, load
 from polyaforest.detectors import loads
 from polyaforest.forest import imputation, stream
+from polyaforest.forest.stream_checks import check_stream
 
 pytestmark = pytest.mark.property
 
@@ -131,7 +132,7 @@ def test_rows_are_scored_by_the_forest_before_them(data, rows, parameters):
 
 def assert_whole_or_unknown(forest):
     """Check that the forest is valid, and that exactly the unknown columns of its points are NaN."""
-    forest._stream.check()
+    check_stream(forest._stream)
     columns = forest._stream.columns
     assert_array_equal(np.isnan(forest.points_), np.tile(columns.is_unknown, (forest.n_points_, 1)))
     if columns.are_known:

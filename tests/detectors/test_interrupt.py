@@ -145,19 +145,6 @@ def interrupt(call, moment):
     return traced(call, press)
 
 
-def is_free(lock):
-    done = threading.Event()
-
-    def visit():
-        with lock.writing():
-            pass
-        with lock.reading():
-            done.set()
-
-    threading.Thread(target=visit, daemon=True).start()
-    return done.wait(1.0)
-
-
 def problem_of(forest, stages):
     "Describe how a forest differs from all of several stages."
     if not is_free(forest._lock):

@@ -15,6 +15,7 @@ from numpy.testing import assert_array_equal
 from polyaforest import BatchMPF, EpsilonPhi, Reservoir, StreamingMPF, Tree
 from polyaforest.detectors import loads
 from polyaforest.distributed.passes import fit_in_passes
+from polyaforest.forest.stream_checks import check_stream
 from tests.effort import examples
 
 pytestmark = pytest.mark.property
@@ -101,12 +102,12 @@ def test_table_in_parts_gives_forest_of_whole_table(kind, rows, data):
     if isinstance(local, StreamingMPF):
         assert_array_equal(local.points_, cluster.points_)
         assert local.keys_ == cluster.keys_
-        cluster._stream.check()
+        check_stream(cluster._stream)
         later = np.random.default_rng(1).normal(size=(30, 3))
         for forest in local, cluster:
             forest.detect_then_learn(later)
             forest.delete(forest.keys_[::2])
-            forest._stream.check()
+            check_stream(forest._stream)
         assert_same(local, cluster, rows)
 
 
@@ -127,7 +128,7 @@ def test_forest_depends_on_ids_and_not_on_parts(kind, rows, data):
     assert_same(*forests, rows)
     if isinstance(forests[0], StreamingMPF):
         assert set(forests[0].keys_) <= set(ids.tolist())
-        forests[0]._stream.check()
+        check_stream(forests[0]._stream)
         assert forests[0].insert(rows[0] if not np.isnan(rows[0]).any() else np.zeros(3)) in (len(rows), None)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import polyaforest
 from polyaforest import BatchMPF, Reservoir, SeriesMPF, StreamingMPF, Tree, Window
+from polyaforest.forest.stream_rows import widen
 from polyaforest.storage.modelfile import read_model, write_model
 
 pytestmark = pytest.mark.property
@@ -116,7 +117,7 @@ def test_accepts_times_that_underflow(tmp_path):
 
 def test_accepts_forest_widened_beyond_its_domain():
     model = made(StreamingMPF, **SMALL, window=4, tree=Tree(domain=[[0.0], [1.0]])).partial_fit([[0.5], [0.25]])
-    model._stream.widen(np.array([7.0]), None)
+    widen(model._stream, np.array([7.0]), None)
     model._model.refresh()
     model.n_features_in_ = 2
     back = loaded(model)

@@ -28,6 +28,7 @@ from polyaforest import StreamingMPF
 from polyaforest.detectors import loads
 from polyaforest.forest.integrity import check_forest
 from polyaforest.forest.retention import Reservoir, Window
+from polyaforest.forest.stream_checks import check_stream
 from polyaforest.kernels.arrays import QUESTIONS
 
 pytestmark = pytest.mark.property
@@ -281,8 +282,8 @@ class StreamMachine(RuleBasedStateMachine):
         assert forest.n_seen_ == model.n_seen
         if len(rows) and not forest._stream.is_sampled:
             check_forest(forest.forest_, rows)
-        forest._stream.check()
-        assert_array_equal(forest._stream.cutoffs, forest._stream._current_cutoffs())
+        check_stream(forest._stream)
+        assert_array_equal(forest._stream.cutoffs, forest._stream.current_cutoffs())
         assert np.isfinite(forest.score_samples(self.probes)).all()
 
     @invariant()

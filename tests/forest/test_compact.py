@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 
 from polyaforest import ModelFileError, SeriesMPF, StreamingMPF
 from polyaforest.detectors import loads
+from polyaforest.forest.stream_checks import check_stream
 from polyaforest.storage.codec import pack, unpack
 
 ROWS = np.random.default_rng(3).normal(size=(900, 3))
@@ -62,7 +63,7 @@ def test_loaded_stream_is_equal_and_continues_equally(name):
         for part, theirs in zip(one.forest_, other.forest_, strict=True):
             room = tuple(map(slice, map(min, part.shape, theirs.shape)))
             assert_array_equal(part[room], theirs[room])
-        other._stream.check()
+        check_stream(other._stream)
         assert_array_equal(one._stream.cutoffs, other._stream.cutoffs)
     rows = np.random.default_rng(1).normal(size=(9, 2)) * 2 + 4
     times = 2e9 + np.arange(9.0)
@@ -220,7 +221,7 @@ def test_crafted_blocks_are_rejected_or_valid(blocks, any_seed):
             continue
         for view in views(model):
             if view.is_fitted:
-                view._stream.check()
+                check_stream(view._stream)
 
 
 @pytest.mark.parametrize("lie", [[np.inf, np.inf], [1.0, np.nan], [2.0, 1.0]])

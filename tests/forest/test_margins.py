@@ -154,11 +154,11 @@ def test_too_few_points_give_no_margins():
 def test_score_is_typicality_minus_costs(window):
     forest, plain = (build(window=window, score_type=kind).fit(ROWS) for kind in ("margins", "typicality"))
     rows = np.vstack([ROWS[:20], FAR, -FAR])
-    costs = forest._stream.margins.costs(rows)
+    costs = forest._stream.penalties.margins.costs(rows)
     assert (costs[20:] > 0).all()
     assert_allclose(forest.score_samples(rows), plain.score_samples(rows) - np.log(2) * costs, rtol=1e-12)
     assert_array_equal(forest.score_samples(rows[:20]), plain.score_samples(rows[:20]))
-    assert plain._stream.margins is None
+    assert plain._stream.penalties.margins is None
     assert_array_equal(forest.mass(rows), plain.mass(rows))
 
 
@@ -169,7 +169,7 @@ def test_margins_are_the_default_of_streams_only():
     series = SeriesMPF(StreamingMPF(n_estimators=4, random_state=0), shingle=4).fit(np.sin(np.arange(600) / 5))
     assert series.estimator_._score is Score.TYPICALITY
     summary = build(window=None, max_depth=5).partial_fit(ROWS)
-    assert summary._stream.margins is None
+    assert summary._stream.penalties.margins is None
     assert np.isfinite(summary.score_samples(FAR)).all()
 
 
@@ -222,7 +222,7 @@ def test_calibration_scores_include_margins(parameters):
     forest, plain = (build(score_type=kind, **parameters).fit(WITH_ODD) for kind in ("margins", "typicality"))
     (scores, arrivals), (expected, same) = (model._model.left_out_scores(model._query) for model in (forest, plain))
     assert_array_equal(arrivals, same)
-    costs = forest._stream.margins.costs(WITH_ODD[arrivals])
+    costs = forest._stream.penalties.margins.costs(WITH_ODD[arrivals])
     assert 600 in arrivals[costs > 0]
     assert_allclose(scores, expected - np.log(2) * costs, rtol=1e-12)
 
@@ -231,14 +231,14 @@ def test_calibration_scores_include_margins(parameters):
 def test_row_equal_to_a_point_held_is_not_more_anomalous(parameters):
     """One of 601 points has a feature as far out, so the p-value is not the smallest possible."""
     forest = build(n_estimators=60, **parameters).fit(WITH_ODD)
-    assert forest._stream.margins.costs(FAR + 0.01) > 0
+    assert forest._stream.penalties.margins.costs(FAR + 0.01) > 0
     assert forest.p_value(FAR + 0.01) > 1.5 / 602
 
 
 def test_group_calibration_includes_margins():
     rows, places = np.vstack([FAR, WITH_ODD]), np.array([0, 590, 601])  # the first is no longer held
     forest, plain = (build(window=580, score_type=kind).fit(rows) for kind in ("margins", "typicality"))
-    costs = forest._stream.margins.costs(rows[places])
+    costs = forest._stream.penalties.margins.costs(rows[places])
     assert (costs > 0).tolist() == [True, False, True]
     expected = plain._scores_left_out(rows, places) - np.log(2) * costs
     assert_allclose(forest._scores_left_out(rows, places), expected, rtol=1e-12)
@@ -261,7 +261,7 @@ def far_now_and_then(n, seed=1):
 
 
 def test_stream_is_the_same_row_by_row_and_in_chunks(monkeypatch):
-    monkeypatch.setattr(stream, "_ARRIVALS_PER_MARGINS", 256)
+    monkeypatch.setattr(stream, "_ARRIVALS_PER_MEASUREMENT", 256)
     rows = far_now_and_then(900)
     whole = build(window=600)
     detected = whole.detect_then_learn(rows)
@@ -280,9 +280,9 @@ def test_stream_is_the_same_row_by_row_and_in_chunks(monkeypatch):
 def test_margins_are_measured_every_1024_arrivals():
     rows = np.random.default_rng(4).normal(size=(4000, 4)) * np.linspace(1, 9, 4000)[:, None]
     forest, measured = build(window=300).partial_fit(rows[:3072]), Margins.of(rows[3072 - 300 : 3072])
-    assert_array_equal(forest._stream.margins.limit, measured.limit)
+    assert_array_equal(forest._stream.penalties.margins.limit, measured.limit)
     forest.partial_fit(rows[3072:3200])
-    assert_array_equal(forest._stream.margins.limit, measured.limit)
+    assert_array_equal(forest._stream.penalties.margins.limit, measured.limit)
 
 
 def test_loaded_stream_continues_bit_for_bit(tmp_path):
@@ -302,10 +302,10 @@ def test_margins_follow_deletions():
     forest = build(window=600).partial_fit(rows)
     forest.delete(5)
     never = Margins.of(np.delete(rows, 5, axis=0))
-    assert_array_equal(forest._stream.margins.limit, never.limit)
-    assert forest._stream.margins.bits == never.bits
+    assert_array_equal(forest._stream.penalties.margins.limit, never.limit)
+    assert forest._stream.penalties.margins.bits == never.bits
     forest.delete(list(range(6, 400)))
-    assert forest._stream.margins is None
+    assert forest._stream.penalties.margins is None
 
 
 def test_rejects_damaged_file(tmp_path):

@@ -14,6 +14,7 @@ from polyaforest.detectors import loads
 from polyaforest.detectors.tables import TableFit
 from polyaforest.forest import score
 from polyaforest.forest.integrity import CorruptForestError, check_forest
+from polyaforest.forest.stream_checks import check_stream
 from polyaforest.kernels.arrays import QUESTIONS
 
 RNG = np.random.default_rng(0)
@@ -102,10 +103,10 @@ def test_detects_corruption_of_regions(corrupt):
 
 def test_rejects_points_without_valid_codes():
     stream = streaming(window=30).partial_fit(ROWS)._stream
-    stream.check()
+    check_stream(stream)
     stream.points.values[0, 1] = 0.25
     with pytest.raises(CorruptForestError, match="codes"):
-        stream.check()
+        check_stream(stream)
 
 
 @pytest.mark.parametrize("build", [streaming, batch])
@@ -176,7 +177,7 @@ def test_features_can_be_added_before_the_categories():
     assert_array_equal(forest.points_[:, 1], 1.5)
     assert_array_equal(forest.points_[:, 2:], ROWS[-40:, 1:])
     forest.partial_fit(np.insert(ROWS[:3], 1, 2.0, axis=1))
-    forest._stream.check()
+    check_stream(forest._stream)
 
 
 def test_rejects_category_outside_closed_domain():

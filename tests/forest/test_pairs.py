@@ -12,7 +12,7 @@ import polyaforest
 from polyaforest import Reservoir, StreamingMPF
 from polyaforest.detectors import loads
 from polyaforest.forest import pairs, stream
-from polyaforest.forest.pairs import Bins, Layout, Pairs
+from polyaforest.forest.pairs import Bins, Pairs, PairTables
 from polyaforest.storage.modelfile import ModelFileError, read_model, write_model
 from polyaforest.tables.categories import code_of
 
@@ -155,7 +155,7 @@ def test_categories_come_first_among_many_pairs(monkeypatch):
     monkeypatch.setattr(pairs, "_MOST_PAIRS", 2)
     bins = Bins.of(ROWS, 2)
     assert bins.columns[bins.pairs].T.tolist() == [[1, 2], [0, 1]]
-    assert Layout.of(bins).n_pairs == 2
+    assert PairTables.of(bins).n_pairs == 2
 
 
 # ---- forests ---------------------------------------------------------------------------------------------------------
@@ -166,10 +166,10 @@ def test_score_is_typicality_minus_costs(window):
     frame = payments()
     forest, plain = (build(window=window, score_type=kind).fit(frame) for kind in ("margins", "typicality"))
     rows = pd.concat([ODD, frame[:20]])
-    costs = costs_of(forest._stream.pairs, coded(rows))
+    costs = costs_of(forest._stream.penalties.pairs, coded(rows))
     assert costs[0] > 0
     assert_allclose(forest.score_samples(rows), plain.score_samples(rows) - np.log(2) * costs, rtol=1e-12)
-    assert plain._stream.pairs is None
+    assert plain._stream.penalties.pairs is None
 
 
 def test_tables_of_numbers_keep_their_scores():
@@ -178,7 +178,7 @@ def test_tables_of_numbers_keep_their_scores():
         made(StreamingMPF, n_estimators=6, random_state=0, score_type=kind).fit(rows)
         for kind in ("margins", "typicality")
     )
-    assert forest._stream.pairs is None
+    assert forest._stream.penalties.pairs is None
     assert_array_equal(forest.score_samples(rows), plain.score_samples(rows))
 
 
@@ -188,7 +188,7 @@ def test_step_is_that_of_the_tail_of_scores():
     held = forest._stream.rows[np.linspace(0, 1999, 128).astype(int)]
     ascending = np.sort(plain._model.fitted.row_scores(held, plain._query))
     step = max(ascending[64] - ascending[32], (ascending[64] - ascending[16]) / 2) / np.log(2)
-    assert forest._stream.pairs.bits_per_step == pytest.approx(step)
+    assert forest._stream.penalties.pairs.bits_per_step == pytest.approx(step)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -228,7 +228,7 @@ def test_missing_values_are_completed():
     gappy = payments(1, odd=[0]).assign(amount=np.nan)
     forest = build().fit(payments())
     plain = build(score_type="typicality").fit(payments())
-    cost = forest._stream.pairs.costs(coded(ODD))[0]
+    cost = forest._stream.penalties.pairs.costs(coded(ODD))[0]
     assert forest.score_samples(gappy) == pytest.approx(plain.score_samples(gappy) - np.log(2) * cost)
     assert forest.explain(gappy).surprise[0] * -np.log(2) == pytest.approx(forest.score_samples(gappy)[0], rel=1e-10)
 
@@ -243,7 +243,7 @@ def test_calibration_scores_leave_each_point_out_of_the_counts(parameters):
     frame = payments(600, odd=[7, 300])
     forest, plain = (build(score_type=kind, **parameters).fit(frame) for kind in ("margins", "typicality"))
     (scores, arrivals), (expected, _) = (model._model.left_out_scores(model._query) for model in (forest, plain))
-    costs = costs_of(forest._stream.pairs.left_out(), coded(frame.iloc[arrivals]))
+    costs = costs_of(forest._stream.penalties.pairs.left_out(), coded(frame.iloc[arrivals]))
     assert costs[7] > 0
     assert_allclose(scores, expected - np.log(2) * costs, rtol=1e-12)
 
@@ -252,7 +252,7 @@ def test_calibration_scores_leave_each_point_out_of_the_counts(parameters):
 
 
 def test_stream_is_the_same_row_by_row_and_in_chunks(monkeypatch):
-    monkeypatch.setattr(stream, "_ARRIVALS_PER_MARGINS", 64)
+    monkeypatch.setattr(stream, "_ARRIVALS_PER_MEASUREMENT", 64)
     frame = payments(500, odd=[350, 450])
     whole = build(window=300)
     detected = whole.detect_then_learn(frame)
@@ -268,15 +268,15 @@ def test_stream_is_the_same_row_by_row_and_in_chunks(monkeypatch):
 def test_pairs_follow_insertions_and_deletions():
     frame = payments(1500, odd=[30, 700])
     forest = build(window=600).partial_fit(frame[:1024])
-    assert same(forest._stream.pairs, Pairs.of(coded(frame[424:1024]), 2))
+    assert same(forest._stream.penalties.pairs, Pairs.of(coded(frame[424:1024]), 2))
     forest.delete(700)
-    assert same(forest._stream.pairs, Pairs.of(np.delete(coded(frame[424:1024]), 276, axis=0), 2))
+    assert same(forest._stream.penalties.pairs, Pairs.of(np.delete(coded(frame[424:1024]), 276, axis=0), 2))
     forest.delete_rows(frame[1000:1024])
-    assert forest._stream.pairs.costs(coded(ODD)) > 0
+    assert forest._stream.penalties.pairs.costs(coded(ODD)) > 0
     forest.delete([key for key in range(424, 700) if forest.holds(key)])
-    assert same(forest._stream.pairs, Pairs.of(forest._stream.rows, 2))
+    assert same(forest._stream.penalties.pairs, Pairs.of(forest._stream.rows, 2))
     forest.delete([key for key in range(701, 900) if forest.holds(key)])
-    assert forest._stream.pairs is None
+    assert forest._stream.penalties.pairs is None
 
 
 def same(a, b):
@@ -328,6 +328,6 @@ def test_older_files_gain_pairs_when_they_are_next_measured(tmp_path):
     older = {name: part for name, part in arrays.items() if not name.startswith("stream/pairs_")}
     write_model(tmp_path / "older.mpf", header, older)
     again = polyaforest.load(tmp_path / "older.mpf")
-    assert again._stream.pairs is None
+    assert again._stream.penalties.pairs is None
     again.partial_fit(payments(600, seed=1))
-    assert again._stream.pairs.costs(coded(ODD)) > 0
+    assert again._stream.penalties.pairs.costs(coded(ODD)) > 0

@@ -214,7 +214,7 @@ def everything(path, **options):
 
 
 @pytest.mark.parametrize(("content", "said"), FILES.values(), ids=FILES)
-def test_says_what_it_understood(saved, content, said):
+def test_reports_its_interpretation(saved, content, said):
     table, chunk = everything(saved(content))
     lines = input_lines(table)
     assert (table.n_rows, table.n_rejected) == (N, 0)

@@ -14,6 +14,7 @@ from scipy import stats
 
 from polyaforest import BatchMPF, StreamingMPF, Tree
 from polyaforest.forest.retention import Reservoir, Window
+from polyaforest.forest.stream_checks import check_stream
 from polyaforest.kernels import traversal as walks
 from polyaforest.kernels.arrays import QUESTIONS
 from polyaforest.kernels.boxes import APART, as_codes, count_bits
@@ -89,7 +90,7 @@ def test_remaining_rows_share_a_cell_with_kernel_probability(window, n_trees, an
     )
     detector.partial_fit(rows, times=np.arange(120.0))
     detector.delete(detector.keys_[1:3])
-    detector._stream.check()
+    check_stream(detector._stream)
     assert_kernel(detector.forest_, detector.points_)
 
 

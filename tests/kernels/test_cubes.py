@@ -14,7 +14,7 @@ from reference import naive
 
 from polyaforest.forest.calibration import as_beyond, boxes_without
 from polyaforest.forest.spec import weighting_of_domain, weighting_of_rows, weighting_of_sample
-from polyaforest.forest.survey import Facts, answers_of
+from polyaforest.forest.survey import ColumnBounds, answers_of
 from polyaforest.kernels import boxes, geometry
 from polyaforest.kernels import cubes as helpers
 from polyaforest.kernels.arrays import ALL_YES, QUESTIONS
@@ -117,8 +117,8 @@ def test_is_code_accepts_valid_codes_only():
 def test_answers_without_a_row_match_the_other_rows(given_codes, split):
     column = np.array([np.nan if code is None else code for code in given_codes], np.float64).reshape(-1, 1)
     ids = np.arange(len(column))
-    facts = Facts.of(column, ids, 1)
-    parts = Facts.of(column[:split], ids[:split], 1) + Facts.of(column[split:], ids[split:], 1)
+    facts = ColumnBounds.of(column, ids, 1)
+    parts = ColumnBounds.of(column[:split], ids[:split], 1) + ColumnBounds.of(column[split:], ids[split:], 1)
     assert_array_equal(parts.lowest, facts.lowest)
     assert_array_equal(parts.highest, facts.highest)
     assert_array_equal(np.concatenate([facts.lowest, facts.highest]), answers_of(column))
@@ -136,7 +136,7 @@ def test_answers_without_a_row_match_the_other_rows(given_codes, split):
 @given(st.lists(codes, min_size=3, max_size=6))
 def test_left_out_row_is_as_far_from_domain_as_from_other_rows(held):
     rows = np.array(held, np.float64)[:, None]
-    facts, domain = Facts.of(rows, np.arange(len(rows)), 1), boxes.bounding_box(rows, 1)
+    facts, domain = ColumnBounds.of(rows, np.arange(len(rows)), 1), boxes.bounding_box(rows, 1)
     moved = as_beyond(rows, boxes_without(rows, facts.lowest, facts.highest, 1), domain, 1)
     room = QUESTIONS - len(cube_of(held)[0].live)
     for place, code in enumerate(held):

@@ -36,6 +36,8 @@ from polyaforest.forest.score import log_cell_masses, mean_log_cell_masses
 from polyaforest.forest.score_types import Score
 from polyaforest.forest.spec import Plan, Weighting, weighting_of_rows
 from polyaforest.forest.stream import WARM_UP, Rules, Stream
+from polyaforest.forest.stream_checks import check_samples
+from polyaforest.forest.stream_rows import begin_with
 from polyaforest.kernels.arrays import (
     EVERY,
     LEAST_LOG,
@@ -317,7 +319,7 @@ class StreamTwins:
         self.arrivals = []  # the number of each of the points held
 
     def begin_with(self, rows: list[int]) -> None:
-        self.stream.begin_with(self.world.rows[rows], [None] * len(rows), np.full(len(rows), np.nan), None)
+        begin_with(self.stream, self.world.rows[rows], [None] * len(rows), np.full(len(rows), np.nan), None)
         self.held, self.n_seen, self.next_rebuild = rows[-(self.window or len(rows)) :], len(rows), 0
         self.arrivals = list(range(len(rows) - len(self.held), len(rows)))
         self._grow_again(weighting_of_rows(self.world.rows[rows], self.world.plan.n_categories))
@@ -399,7 +401,7 @@ class StreamTwins:
             assert stream.points.values.size == stream.points.head.size == stream.points.links.size == 0
         if self.held and not stream.is_sampled:
             check_forest(stream.forest, self.world.rows[self.held])
-        stream._check_samples()
+        check_samples(stream)
 
 
 def ticket(seed: int, arrival: int) -> int:

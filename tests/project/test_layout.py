@@ -1,5 +1,6 @@
-"""Tests are where a reader looks for them: in the directory of the package that they test."""
+"""Tests and packages are where a reader looks for them."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,15 @@ def test_every_test_is_in_the_directory_of_a_package():
         if path.parents[1] != ROOT / "tests" or path.parent.name not in PACKAGES | OTHERS
     ]
     assert not misplaced, f"move them to a directory of {sorted(PACKAGES | OTHERS)}: {misplaced}"
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/explanation/how-it-works.md"])
+def test_map_lists_every_package_once(page):
+    text = (ROOT / page).read_text("utf-8")
+    (block,) = [found for found in re.findall(r"```text\n(.*?)```", text, re.S) if re.search(r"^kernels", found, re.M)]
+    heads = [re.split(r" {3,}", line)[0] for line in block.splitlines()]
+    names = [name.removesuffix("/").removesuffix(".py") for head in heads for name in head.split()]
+    assert sorted(names) == sorted(PACKAGES | {"client"})
 
 
 def test_names_of_test_modules_differ():

@@ -23,6 +23,7 @@ from streams import bytes_of
 import polyaforest
 from polyaforest import EpsilonPhi, ModelFileError, Reservoir, SeriesMPF, StreamingMPF, Tree, Window
 from polyaforest.forest.spec import weighting_of_rows
+from polyaforest.forest.stream_checks import check_stream
 from polyaforest.series import Shingler
 from polyaforest.series.contexts import LEAST, context_features, layout_of, phase_features, season_features
 from polyaforest.storage.modelfile import read_model, write_model
@@ -648,7 +649,7 @@ def test_no_context_window_held_depends_on_deleted_reading():
     left = set(keys[200:500])
     for forest in model.estimators_.values():
         assert set(forest.keys_) == left
-        forest._stream.check()
+        check_stream(forest._stream)
     assert np.abs(model._model.views.points).max() < 10
     assert traces(model, SECRET) == 0
     assert b"row 500" not in bytes_of(model)

@@ -6,6 +6,7 @@ import time
 from contextlib import contextmanager, suppress
 
 import pytest
+from waiting import is_free
 
 from polyaforest.util.locks import ReadersWriterLock, uninterrupted
 
@@ -55,20 +56,6 @@ def held(enter):
             yield leave
         finally:
             leave.set()
-
-
-def is_free(lock):
-    """Return whether a writer, and then a reader, can take the lock at once."""
-    done = threading.Event()
-
-    def visit():
-        with lock.writing():
-            pass
-        with lock.reading():
-            done.set()
-
-    threading.Thread(target=visit, daemon=True).start()
-    return done.wait(LONG)
 
 
 # ---- readers and writers --------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ _ROWS_AT_ONCE = 4096  # rows of a frame learned per lock and per check for Ctrl-
 _N_TO_SCALE = 256  # observations after which the scale of a new feature is known
 
 
-class _Given(NamedTuple):
+class _Observed(NamedTuple):
     """The features of an observation that are not missing."""
 
     values: dict[Hashable, float]
@@ -280,7 +280,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
             return None
         return row if np.abs(row).max() <= LARGEST else None
 
-    def _numbers(self, x: Observation) -> _Given:
+    def _numbers(self, x: Observation) -> _Observed:
         """Return the features that are not missing."""
         return _given(x, self._coded, self._columns)
 
@@ -330,7 +330,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, given: _Given, t: Any, chance: float) -> None:
+    def _begin(self, given: _Observed, t: Any, chance: float) -> None:
         """Learn the first observation, which defines the columns."""
         if not given.values:
             return
@@ -360,7 +360,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
         if forest.n_seen_ > n_before:
             self._learned(forest, row)
 
-    def _add_features(self, forest: detectors.StreamingMPF, given: _Given, t: Any) -> detectors.StreamingMPF:
+    def _add_features(self, forest: detectors.StreamingMPF, given: _Observed, t: Any) -> detectors.StreamingMPF:
         """Add columns for new features, if any, and rebuild the trees from the stored points; return the forest."""
         new = _in_order(given.values.keys() - self._columns.keys())
         if not new or not forest.keeps_points_:
@@ -421,12 +421,12 @@ class StreamingMPF(Guarded, AnomalyDetector):
         return 1.0 + surprise if is_mass else 1.0 - 1.0 / (1.0 + max(surprise, 0.0))
 
 
-def _given(x: Observation, coded: Collection[Hashable], known: Collection[Hashable]) -> _Given:
+def _given(x: Observation, coded: Collection[Hashable], known: Collection[Hashable]) -> _Observed:
     """Return the features that are not missing, as numbers; categories as codes.
 
     Features in `coded` are categories, and so are new features, not in `known`, whose value is a string.
     """
-    given = _Given({}, {}, set())
+    given = _Observed({}, {}, set())
     for name, value in x.items():
         if name in coded or (isinstance(value, str) and name not in known):
             text = canonical(value)

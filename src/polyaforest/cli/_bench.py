@@ -34,11 +34,15 @@ Compares with scikit-learn's isolation forest, and with river, rrcf and krcf if 
 
 
 @click.command(help=_HELP)
-@click.option("--rows", default=10_000, show_default=True, type=click.IntRange(1000), help="Number of rows.")
-@click.option("--columns", default=10, show_default=True, type=click.IntRange(1), help="Number of columns.")
-@click.option("--seconds", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True),
+@click.option(
+    "--rows", metavar="N", default=10_000, show_default=True, type=click.IntRange(1000), help="Number of rows."
+)
+@click.option(
+    "--columns", metavar="N", default=10, show_default=True, type=click.IntRange(1), help="Number of columns."
+)
+@click.option("--seconds", metavar="SECONDS", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True),
               help="Seconds per measurement.")  # fmt: skip
-@click.option("--seed", default=0, show_default=True, help="Random seed.")
+@click.option("--seed", metavar="N", default=0, show_default=True, help="Random seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(rows: int, columns: int, seconds: float, seed: int, as_json: bool) -> None:
     """Run `polyaforest bench`."""

@@ -78,8 +78,8 @@ they differ, and which columns contribute.
 Files are read as by `detect`, and columns matched by name. Columns of numbers are compared, and text with few different
 values, as categories. A missing value is a value of its own. Times, ids and free text are skipped, and listed.
 
-Exits with 1 if the rows have changed, as diff does: significantly (--alpha) and not surely by less than --least-effect.
-With many rows any difference is significant; then its size decides.
+Exits with status 1, as diff does, if the rows have changed: the difference is significant (--alpha) and may be as large
+as --least-effect. With many rows any difference is significant; then its size decides.
 
 \b
 Examples:

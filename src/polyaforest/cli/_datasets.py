@@ -52,8 +52,10 @@ Examples:
 
 @click.command(help=_HELP)
 @click.argument("name", required=False)
-@click.option("--out", default="-", help="File to write: .csv, .tsv, .parquet or .jsonl; - for stdout.")
-@click.option("--format", "format_", help="csv, tsv, parquet or jsonl.  [default: from the extension of --out]")
+@click.option("--out", metavar="FILE", default="-", help="File to write: .csv, .tsv, .parquet or .jsonl; - for stdout.")
+@click.option(
+    "--format", "format_", metavar="FORMAT", help="csv, tsv, parquet or jsonl.  [default: from the extension of --out]"
+)
 @click.option("--labels", is_flag=True, help="Add a column `label`: 1 for anomalies, 0 for others.")
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Directory with the data files.")
 @click.option("--no-download", is_flag=True, help="Use local files only.")

@@ -60,7 +60,7 @@ class DetectOptions(options.TableOptions):
             if self.weight is not None:
                 raise click.UsageError("--calibrate-by and --weight are mutually exclusive.")
         if self.epsilon is not None and self.min_severity > 1:
-            raise click.UsageError("--min-severity needs p-values, which --epsilon has not: omit one of the two.")
+            raise click.UsageError("--min-severity needs p-values, which --epsilon does not give: omit one of the two.")
         for name in ("plot", "html"):
             if getattr(self, name) == "-":
                 raise click.UsageError(f"--{name} needs a file name.")
@@ -127,7 +127,9 @@ Examples:
 @options.shingle
 @options.flagging()
 @options.seed
-@click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help="Number of findings to print.")
+@click.option(
+    "--top", metavar="N", type=click.IntRange(min=0), default=10, show_default=True, help="Number of findings to print."
+)
 @options.min_severity("Print and count only findings")
 @click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Also print the features of a time series.")
 @options.out

@@ -109,7 +109,7 @@ Examples:
     help="With --batch: use the cells of MODEL, so that `merge` can add both up.",
 )
 @options.flagging()
-@click.option("--seed", type=click.IntRange(min=0), help="Random seed.  [default: 0]")
+@click.option("--seed", metavar="N", type=click.IntRange(min=0), help="Random seed.  [default: 0]")
 @options.quiet
 def command(**given: Any) -> None:
     """Run `polyaforest fit`."""

@@ -54,7 +54,7 @@ def command(
     from polyaforest.client import Client
 
     if allow_feedback and url is None:
-        raise click.UsageError("--allow-feedback is about the events of a service: add --url.")
+        raise click.UsageError("--allow-feedback lets agents label events of a service: add --url.")
     token = None if token_file is None else Path(token_file).read_text("utf-8").strip()
     server = new_server(root, None if url is None else Client(url, token), has_feedback=allow_feedback)
     if port is None:

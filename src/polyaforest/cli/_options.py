@@ -223,7 +223,7 @@ def reading(command: Callable[..., Any]) -> Callable[..., Any]:
             "--comment",
             metavar="MARK",
             callback=_read_mark,
-            help="Skip CSV lines that start with MARK, or 'none'.  [default: detected]",
+            help="Skip CSV lines that start with MARK; 'none' skips no lines.  [default: detected]",
         ),
         click.option("--sheet", metavar="SHEET", help="Sheet of a workbook, by name or number.  [default: the first]"),
         click.option("--query", metavar="SQL", help="Query to run, for databases."),
@@ -233,8 +233,8 @@ def reading(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="A,B,...",
             multiple=True,
             callback=_read_missing,
-            help="Numbers and texts that mean 'no value', or 'none'.  [default: isolated extremes that repeat, such as "
-            "-200 or 9999]",
+            help="Numbers and texts that mean 'no value', or 'none' to read all as values.  [default: isolated "
+            "extremes that repeat, such as -200 or 9999]",
         ),
     ]
 
@@ -253,7 +253,9 @@ model = click.option(
 partition = click.option(
     "--by", metavar="VALUE", help="Partition whose model to use, if `watch --by` wrote the model file."
 )
-seed = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
+seed = click.option(
+    "--seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed."
+)
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors to stderr.")
 out = click.option(
     "--out",
@@ -273,6 +275,7 @@ def min_severity(what: str) -> Decorator:
     """Return the option `--min-severity`, which limits `what`."""
     return click.option(
         "--min-severity",
+        metavar="N",
         type=click.IntRange(1, 5),
         default=1,
         show_default=True,
@@ -280,7 +283,7 @@ def min_severity(what: str) -> Decorator:
     )
 
 
-fail_on_anomaly = click.option("--fail-on-anomaly", is_flag=True, help="Exit with status 1 if any row is flagged.")
+fail_on_anomaly = click.option("--fail-on-anomaly", is_flag=True, help="Exit with status 1 if anything is flagged.")
 shingle = click.option(
     "--shingle", metavar="N", type=click.IntRange(min=1), help="For time series: score N consecutive rows together."
 )
@@ -370,7 +373,7 @@ class TableOptions:
         if self.is_series and self.kind == "batch":
             raise click.UsageError("--series needs the order of rows, which --batch ignores.")
         if self.weight is not None and (self.is_series or self.shingle is not None):
-            raise click.UsageError("--weight is for independent rows: a reading of a time series happens once.")
+            raise click.UsageError("--weight is for independent rows: each reading of a time series counts once.")
         if self.window is not None and not self.is_stream:
             raise click.UsageError("--window is for streams: add --stream.")
         if self.categories and (self.is_series or self.shingle is not None):

@@ -41,7 +41,7 @@ Examples:
 @click.option("--test-alert", is_flag=True, help="Send a test message to each alert destination, and exit.")
 @click.option("--demo", is_flag=True, help="Serve generated streams with planted incidents; nothing is saved.")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on, instead of the configured one.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 for any free port.")
+@click.option("--port", metavar="PORT", type=click.IntRange(0, 65535), help="Port to listen on; 0 for any free port.")
 @click.option("--data", metavar="FOLDER", type=click.Path(file_okay=False), help="Folder for models and history.")
 @click.option(
     "--import",
@@ -68,9 +68,9 @@ def command(
     from polyaforest.cli._warmup import compile_first
 
     if imported and (check or demo):
-        raise click.UsageError("--import stands alone: omit --check and --demo.")
+        raise click.UsageError("--import cannot be combined with --check or --demo.")
     if stream is not None and not imported:
-        raise click.UsageError("--stream is the stream of --import: add --import FILE.")
+        raise click.UsageError("--stream names the stream of --import: add --import FILE.")
     if demo and config is not None:
         raise click.UsageError("--demo has its own configuration: omit CONFIG.")
     check_extra()

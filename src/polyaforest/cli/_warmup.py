@@ -21,7 +21,9 @@ POLYAFOREST_CPU=portable where polyaforest runs, so that it finds them.
 
 
 @click.command(help=_HELP)
-@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes.  [default: number of cores]")
+@click.option(
+    "--jobs", metavar="N", type=click.IntRange(min=1), help="Number of processes.  [default: number of cores]"
+)
 @click.option("--portable", is_flag=True, help="Compile for any processor of this kind, not only this one.")
 @options.quiet
 def command(jobs: int | None, portable: bool, quiet: bool) -> None:

@@ -11,7 +11,7 @@ from polyaforest import forest as forests
 from polyaforest.forest.credible import Masses, moments
 from polyaforest.kernels.arrays import Array
 from polyaforest.model.base import ForestModel
-from polyaforest.model.fitted import Tabulate
+from polyaforest.model.fitted import FittedForest, Query, Tabulate
 from polyaforest.tables.validation import read_rate, read_rows, read_share, read_times
 from polyaforest.util.locks import Guarded
 from polyaforest.util.parallel import log_mean_exp
@@ -36,6 +36,10 @@ class Probabilities(Guarded):
     _check_fitted: Callable[[], None]
 
     def _read(self, X: Any, *, allow_missing: bool = False) -> Array:
+        raise NotImplementedError
+
+    @property
+    def _query(self) -> Query:
         raise NotImplementedError
 
     def mass(self, X: Any, lifetime: float | Array | None = None, *, return_std: bool = False) -> Any:
@@ -64,11 +68,13 @@ class Probabilities(Guarded):
         rows = self._read(X, allow_missing=True)
         if lifetime is None:
             with self._frozen():
-                return self._model.fitted.mass(rows, self.n_jobs)
+                fitted, rows = self._as_scored(rows)
+                return fitted.mass(rows, self.n_jobs)
         times = read_times("lifetime", lifetime, self._grown_until)
         ascending, places = np.unique(times, return_inverse=True)
         with self._frozen():
-            logs = self._model.fitted.log_cell_masses(rows, ascending, self.n_jobs)
+            fitted, rows = self._as_scored(rows)
+            logs = fitted.log_cell_masses(rows, ascending, self.n_jobs)
         masses = np.exp(logs)[:, places]
         return masses if np.ndim(lifetime) else masses[:, 0]
 
@@ -92,13 +98,15 @@ class Probabilities(Guarded):
         """
         rows, phi = self._read(X, allow_missing=True), read_share("phi", phi)
         with self._frozen():
-            return self._model.fitted.epsilon_levels(rows, phi, self.n_jobs)
+            fitted, rows = self._as_scored(rows)
+            return fitted.epsilon_levels(rows, phi, self.n_jobs)
 
     def leaves(self, X: Any) -> Leaves:
         """Return the leaf of each row in every tree: its node in ``forest_`` and its `LeafKind`."""
         rows = self._read(X)
         with self._frozen():
-            return Leaves(*self._model.fitted.leaves(rows, self.n_jobs))
+            fitted, rows = self._as_scored(rows)
+            return Leaves(*fitted.leaves(rows, self.n_jobs))
 
     def impute(self, X: Any, how: str = "mean") -> Array:
         """Return the rows of `X` with missing values (NaN) imputed by the forest, for any setting of `missing`.
@@ -156,7 +164,8 @@ class Probabilities(Guarded):
         time = None if lifetime is None else float(read_times("lifetime", lifetime, self._grown_until)[0])
         for start in range(0, len(rows), _ROWS_OF_MASSES):
             with self._frozen():
-                masses = self._model.fitted.row_masses(rows[start : start + _ROWS_OF_MASSES], time, self.n_jobs)
+                fitted, some = self._as_scored(rows[start : start + _ROWS_OF_MASSES])
+                masses = fitted.row_masses(some, time, self.n_jobs)
             yield masses
 
     @property
@@ -166,4 +175,10 @@ class Probabilities(Guarded):
 
     def _leaf_values(self, tabulate: Tabulate, rows: Array, reduce: Callable[[Array], Array]) -> Array:
         with self._frozen():
-            return self._model.fitted.leaf_values(tabulate, rows, reduce, self.n_jobs)
+            fitted, rows = self._as_scored(rows)
+            return fitted.leaf_values(tabulate, rows, reduce, self.n_jobs)
+
+    def _as_scored(self, rows: Array) -> tuple[FittedForest, Array]:
+        """Return the forest as it is now, and rows with the values that it scores."""
+        fitted = self._model.fitted
+        return fitted, fitted.as_scored(rows, self._query)

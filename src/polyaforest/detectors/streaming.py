@@ -299,10 +299,6 @@ class StreamingMPF(StreamPoints, ForestDetector):
     def _as_given(self, rows: Array) -> Array:
         return super()._as_given(self._stream.columns.shown(rows))
 
-    def _read(self, X: Any, *, allow_missing: bool = False) -> Array:
-        rows = super()._read(X, allow_missing=allow_missing)
-        return self._stream.as_scored(rows, is_marginal=self._query.is_marginal)
-
     def _scores_left_out(self, rows: Array, places: Array) -> Array:
         """Return log-scores of rows of the fitted table, each left out of the forest; NaN if all trees contain it."""
         return self._model.scores_left_out(rows, places, self._query)

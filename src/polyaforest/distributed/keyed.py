@@ -184,12 +184,12 @@ class _Batch(Judge[KeyedResult]):
         return problem
 
     def describe(self, entry: Entry, judgements: list[Judgement]) -> list[KeyedResult]:
-        """Return the results of judged rows."""
+        """Return the results of scored rows."""
         return [_result(judgement) for judgement in judgements]
 
 
 def _result(judgement: Judgement) -> KeyedResult:
-    """Return the result of a judged row."""
+    """Return the result of a scored row."""
     score, p_value = (None if isnan(number) else number for number in (judgement.score, judgement.p_value))
     reasons = None if judgement.explanation is None else judgement.explanation.to_json()
     return KeyedResult(judgement.row.place, Status.JUDGED, score, p_value, judgement.is_anomaly, reasons)

@@ -20,7 +20,7 @@ from polyaforest.drift.changes import (
     is_scale_change,
     locate,
 )
-from polyaforest.drift.windows import SharedTrees, StreamPoints, Thresholds, Windows, find_thresholds
+from polyaforest.drift.windows import MonitoredPoints, SharedTrees, Thresholds, Windows, find_thresholds
 from polyaforest.forest.point_store import Key
 from polyaforest.kernels.arrays import Array
 from polyaforest.storage.modelfile import Arrays, Header
@@ -35,7 +35,7 @@ _VERSION = 2  # of the definition of evidence, on which thresholds depend
 _STORED = ("dispersions", "usual", "bars", "slopes")  # names of the fields of `Thresholds` in files, after "bars/"
 
 
-class Settings(NamedTuple):
+class FollowerSettings(NamedTuple):
     """The parameters of a follower."""
 
     n_reference: int
@@ -67,7 +67,7 @@ class Follower:
 
     Parameters
     ----------
-    settings : Settings
+    settings : FollowerSettings
     n_features : int
     names : list of str
         Names of the features.
@@ -81,12 +81,12 @@ class Follower:
     every: float  # points between false alarms
 
     def __init__(
-        self, settings: Settings, n_features: int, names: Sequence[str], encoding: Categories | None = None
+        self, settings: FollowerSettings, n_features: int, names: Sequence[str], encoding: Categories | None = None
     ) -> None:
         self.settings, self.n_features, self.names, self.encoding = settings, n_features, list(names), encoding
         self.generation = 0  # references learned so far
-        self.reference = StreamPoints(settings.n_reference, n_features, 0)
-        self.points = StreamPoints(1, n_features, 0)
+        self.reference = MonitoredPoints(settings.n_reference, n_features, 0)
+        self.points = MonitoredPoints(1, n_features, 0)
         self.n_seen = 0
         self.since = 0  # the number of the first point that windows may hold
         self.is_learning = True  # whether the reference is incomplete
@@ -182,7 +182,7 @@ class Follower:
         before, most = self.points, self._most_held
         self.windows = Windows(self.trees, lengths, self.thresholds.dispersions.tolist(), most)
         self.is_learning, self._forest = False, None
-        self.points = StreamPoints(most, self.n_features, settings.n_trees)
+        self.points = MonitoredPoints(most, self.n_features, settings.n_trees)
         if len(before):
             kept = before.part(max(len(before) - most, 0))
             self.points.append(*kept, self.trees.find(kept[0]))
@@ -350,9 +350,9 @@ class Follower:
         n_reference = self.settings.n_reference
         place = max(self._place(change.start), len(self.points) - n_reference)
         noticed, time = int(self.points.numbers[-1]), _known(self.points.times[-1])
-        self.reference = StreamPoints(n_reference, self.n_features, 0)
+        self.reference = MonitoredPoints(n_reference, self.n_features, 0)
         self.reference.append(*self.points.part(place))
-        self.points = StreamPoints(1, self.n_features, 0)
+        self.points = MonitoredPoints(1, self.n_features, 0)
         self.generation, self.since, self.ongoing = self.generation + 1, self.n_seen, None
         self._use_reference()
         return change._replace(state="adopted", noticed=noticed, noticed_time=time)
@@ -403,7 +403,7 @@ class Follower:
     def _restart(self) -> None:
         """Learn a reference again, starting with the remaining points of the old one."""
         self.is_learning, self.ongoing = True, None
-        self.points, self.since = StreamPoints(1, self.n_features, 0), self.n_seen
+        self.points, self.since = MonitoredPoints(1, self.n_features, 0), self.n_seen
         self.generation += 1
 
     # ---- state -------------------------------------------------------------------------------------------------------
@@ -438,15 +438,15 @@ class Follower:
         """Return the follower with a state; raise ValueError if it is invalid."""
         _STATE(header, "monitor")
         given = header["settings"]
-        settings = Settings(**{**given, "lengths": tuple(given["lengths"]) or None})
+        settings = FollowerSettings(**{**given, "lengths": tuple(given["lengths"]) or None})
         follower = cls(settings, n_features, names, encoding)
         for name in ("generation", "n_seen", "since"):
             setattr(follower, name, header[name])
         follower.reference.restore(arrays, "reference", follower.n_seen, follower.n_categories)
         is_complete, has_thresholds = not header["is_learning"], any(name.startswith("bars/") for name in arrays)
-        wanted = {f"reference/{name}" for name in StreamPoints.FIELDS}
+        wanted = {f"reference/{name}" for name in MonitoredPoints.FIELDS}
         if is_complete:
-            wanted |= {f"points/{name}" for name in StreamPoints.FIELDS}
+            wanted |= {f"points/{name}" for name in MonitoredPoints.FIELDS}
             wanted |= {f"bars/{name}" for name in _STORED} if has_thresholds else set()
         if arrays.keys() != wanted:
             raise ValueError(f"array {sorted(arrays.keys() ^ wanted)[0]}: is missing, or is not part of this format")
@@ -461,7 +461,7 @@ class Follower:
         if not MIN_REFERENCE // 2 <= len(self.reference) <= self.settings.n_reference:
             raise ValueError(f"its reference has {len(self.reference)} points, of {self.settings.n_reference}")
         thresholds = self._read_thresholds(arrays) if has_thresholds else None
-        self.points = StreamPoints(self._most_held, self.n_features, 0)
+        self.points = MonitoredPoints(self._most_held, self.n_features, 0)
         self.points.restore(arrays, "points", self.n_seen, self.n_categories)
         self._use_reference(thresholds)
 

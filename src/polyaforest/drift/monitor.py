@@ -275,12 +275,14 @@ class DriftMonitor(Guarded, BaseEstimator):
             return self._follower.follow(*read, flag_outliers=flag_outliers)
 
     def _new_follower(self, n_reference: int) -> Follower:
-        from polyaforest.drift.follower import Follower, Settings
+        from polyaforest.drift.follower import Follower, FollowerSettings
 
         lengths = None if isinstance(self.windows, str) else _read_lengths(self.windows, n_reference)
         entropy = secrets.randbits(128) if self.random_state is None else int(self.random_state)
         keeps, n_trees = self.on_drift == "keep", int(self.n_estimators)
-        settings = Settings(n_reference, lengths, *_read_every(self.false_alarms_every), keeps, n_trees, entropy)
+        settings = FollowerSettings(
+            n_reference, lengths, *_read_every(self.false_alarms_every), keeps, n_trees, entropy
+        )
         return Follower(settings, self.n_features_in_, feature_names(self), self.encoding_)
 
     # ---- beside a detector -------------------------------------------------------------------------------------------

@@ -256,7 +256,7 @@ def _below_all(rows: Array) -> Array:
 # ---- points ----------------------------------------------------------------------------------------------------------
 
 
-class StreamPoints:
+class MonitoredPoints:
     """The last points of a stream, at most `most`, in the order of arrival, with their leaves in the trees.
 
     Parameters

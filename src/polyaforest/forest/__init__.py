@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         privacy,
         score,
         stream,
+        stream_checks,
+        stream_rows,
         stream_state,
         survey,
     )
@@ -38,6 +40,8 @@ __all__ = [
     "privacy",
     "score",
     "stream",
+    "stream_checks",
+    "stream_rows",
     "stream_state",
     "survey",
 ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from polyaforest.kernels.arrays import Array
+from polyaforest.kernels.arrays import NONE, Array
 from polyaforest.kernels.sampling import NO_CUTOFF, fill_priorities
 
 
@@ -25,6 +25,29 @@ def priorities(seeds: Array, ids: Array) -> Array:
 def exponentials(drawn: Array) -> Array:
     """Convert priorities to draws from Exp(1), in the same order."""
     return -np.log1p(-(drawn + 0.5) / float(NO_CUTOFF))
+
+
+def are_lowest(seeds: Array, ids: Array, sizes: Array) -> Array:
+    """Return for every seed which rows have the lowest priorities, as many as its size, bool (seeds, n)."""
+    is_lowest = np.ones((len(sizes), len(ids)), np.bool_)
+    for size in np.unique(sizes[sizes < len(ids)]):
+        alike = sizes == size
+        drawn = priorities(seeds[alike], ids)
+        is_lowest[alike] = drawn <= np.partition(drawn, size - 1, axis=1)[:, size - 1 : size]
+    return is_lowest
+
+
+def cutoffs(seeds: Array, ids: Array, sizes: Array) -> Array:
+    """Return for every seed the highest of the lowest priorities; NO_CUTOFF if there are fewer than its size."""
+    drawn, is_lowest = priorities(seeds, ids), are_lowest(seeds, ids, sizes)
+    highest = np.where(is_lowest, drawn, np.uint64(0)).max(axis=1, initial=0)
+    return np.where(is_lowest.sum(axis=1) == sizes, highest, NO_CUTOFF)
+
+
+def places_of(is_drawn: Array) -> Array:
+    """Return the places of the true values in each row, in order, (T, most); NONE after the last."""
+    order = np.argsort(~is_drawn, axis=1, kind="stable")[:, : int(is_drawn.sum(axis=1).max())]
+    return np.where(np.take_along_axis(is_drawn, order, axis=1), order, NONE)
 
 
 @dataclass(frozen=True, eq=False)

@@ -143,7 +143,7 @@ class Pairs:
         if len(points) < LEAST_POINTS or not n_categories:
             return None
         bins = Bins.of(points, n_categories)
-        layout = Layout.of(bins)
+        layout = PairTables.of(bins)
         if not layout.n_pairs:
             return None
         found = bins.find(points)
@@ -168,7 +168,7 @@ class Pairs:
     def of_state(cls, bins: Bins, cells: Array, steps: Array, own_steps: Array, bits_per_step: Array) -> Self:
         """Return the pairs of a file; raise ValueError if invalid."""
         costs = np.concatenate([steps, own_steps])
-        is_cell = (cells >= 0) & (cells < Layout.of(bins).n_cells)
+        is_cell = (cells >= 0) & (cells < PairTables.of(bins).n_cells)
         if not is_cell.all() or not is_ascending(cells) or not ((costs >= 0) & (costs <= _OUTSTANDING)).all():
             raise ValueError("arrays of pairs: invalid cells")
         if not 0 < bits_per_step <= _MOST_STEP:
@@ -223,9 +223,9 @@ class Pairs:
         return np.concatenate(worst), np.concatenate(costs)
 
     @cached_property
-    def _tables(self) -> tuple[Layout, Array]:
+    def _tables(self) -> tuple[PairTables, Array]:
         """The tables with cells that cost something, and the costs of all cells."""
-        return Layout.of(self.bins).where(self.cells, self.steps * self.bits_per_step)
+        return PairTables.of(self.bins).where(self.cells, self.steps * self.bits_per_step)
 
     def _values_of(self, b: int) -> Array:
         end = int(self.bins.sizes[: b + 1].sum())
@@ -244,7 +244,7 @@ class Pairs:
         return float(bounds[place]), float(bounds[place + 1])
 
 
-class Layout(NamedTuple):
+class PairTables(NamedTuple):
     """The cells of pairs of columns, one table after another, row by row."""
 
     pairs: Array  # int64 (2, P): left and right columns, as places in the bins
@@ -279,7 +279,7 @@ class Layout(NamedTuple):
         right = [np.tile(known[b], len(known[a])) for a, b in pairs]
         return np.concatenate(left), np.concatenate(right)
 
-    def where(self, cells: Array, values: Array) -> tuple[Layout, Array]:
+    def where(self, cells: Array, values: Array) -> tuple[PairTables, Array]:
         """Return the tables that contain some cells, and all their values: 0 elsewhere."""
         table, tables = np.zeros(self.n_cells), np.unique(np.searchsorted(self.starts, cells, side="right") - 1)
         table[cells] = values

@@ -10,8 +10,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from polyaforest.forest.draws import exponentials
 from polyaforest.forest.retention import Policy
 from polyaforest.kernels.arrays import NONE, Array
+from polyaforest.kernels.sampling import NO_CUTOFF
 
 Key: TypeAlias = int | str
 _COPY = "\x1e"  # ASCII record separator, in the key of a further copy of a row: key, separator, number of the copy
@@ -170,6 +172,14 @@ class PointStore:
         names = [place if key is None else key for place, key in zip(arrivals.tolist(), labels.keys, strict=True)]
         self.restore(arrivals, ranks, labels.times, names)
         self._newest = len(arrivals) - 1 if len(arrivals) and arrivals[-1] == n_seen - 1 else NONE
+
+    def hold_draw(self, arrivals: Array, labels: Labels, priorities: Array, cutoff: int, n_seen: int) -> None:
+        """Hold a draw from `n_seen` rows, in order of arrival; `cutoff` is the lowest priority that was not drawn."""
+        floor = -np.inf
+        if cutoff != NO_CUTOFF:
+            least = np.array([cutoff], np.uint64)
+            floor = float(self.policy.ranks(least, least, exponentials(least))[0])
+        self.hold(arrivals, self.policy.ranks(arrivals, labels.times, exponentials(priorities)), labels, n_seen, floor)
 
     def admit(self, keys: Sequence[Key | None], times: Array, draws: Array) -> Schedule:
         """Add points one after another, and remove others by the policy."""

@@ -15,14 +15,12 @@ import numpy as np
 from polyaforest.forest import draws, gaps, grow, imputation, learn, posterior, score
 from polyaforest.forest.calibration import LEAST_ROWS, RunningCalibration, beyond_others
 from polyaforest.forest.columns import LateColumns
-from polyaforest.forest.integrity import POINTS_LAYOUT, check_forest, check_layout, check_sample_sizes
-from polyaforest.forest.margins import MOST_POINTS, Margins
-from polyaforest.forest.pairs import MOST_POINTS as MOST_IN_PAIRS
-from polyaforest.forest.pairs import Pairs
-from polyaforest.forest.point_store import Key, Labels, PointStore, Schedule
+from polyaforest.forest.margins import MOST_POINTS
+from polyaforest.forest.penalties import NO_PENALTIES, Penalties
+from polyaforest.forest.point_store import Key, PointStore, Schedule
 from polyaforest.forest.retention import Policy, Window
 from polyaforest.forest.score_types import Score
-from polyaforest.forest.spec import Plan, Weighting, unmeasured, weighting_of_rows
+from polyaforest.forest.spec import Plan, Weighting, weighting_of_rows
 from polyaforest.forest.thresholds import Detections, ThresholdPolicy, tail_step
 from polyaforest.kernels.arrays import (
     EVERY,
@@ -32,24 +30,21 @@ from polyaforest.kernels.arrays import (
     Forest,
     Points,
     Prior,
-    is_ascending,
     new_points,
     pad,
     pad_points,
 )
-from polyaforest.kernels.boxes import empty_box
 from polyaforest.kernels.online import Limits
 from polyaforest.kernels.prequential import Scoring, StreamChunk
 from polyaforest.kernels.rng import seeds_of_stream
 from polyaforest.kernels.sampling import NO_CUTOFF, TreeSamples
-from polyaforest.tables.validation import LARGEST, all_or_nothing
+from polyaforest.tables.validation import all_or_nothing
 
 WARM_UP = 256  # arrivals after which the weights of features are fixed
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree processes at a time
 _ROWS_PER_STEP = 128  # points whose scores show how their tail falls
-_ARRIVALS_PER_MARGINS = 1024  # arrivals between measurements of the margins; before, after powers of two
-_NO_PLACES = np.empty(0, np.int64)
-MOST_BEYOND = 8  # rows beyond the margins, after which the margins are out of date
+_ARRIVALS_PER_MEASUREMENT = 1024  # arrivals between measurements of the penalties; before, after powers of two
+MOST_BEYOND = 8  # rows beyond the margins after which these are out of date
 
 
 class Rules(NamedTuple):
@@ -93,9 +88,8 @@ class Stream:
         self.is_dirty = False  # whether a change is in progress or was interrupted
         self.is_frozen = False  # whether it was loaded from a file that holds trees without their points
         self.calibration = RunningCalibration(rules.n_calibration)  # log-scores of the last rows
-        self.margins: Margins | None = None  # as last measured
-        self.n_beyond = 0  # rows learned since then that were beyond them
-        self.pairs: Pairs | None = None  # of values that rarely occur together, measured with the margins
+        self.penalties = NO_PENALTIES  # as last measured
+        self.n_beyond = 0  # rows learned since then that were beyond the margins
 
     @property
     def n_features(self) -> int:
@@ -124,115 +118,7 @@ class Stream:
         """The points held, by order of arrival."""
         return self.points.values[self.store.held]
 
-    @property
-    def ring(self) -> Array:
-        """The points held, ordered so that a new point of a full window takes the place of the oldest."""
-        held = self.store.held
-        return self.points.values[held[np.argsort(self.numbers[held] % max(len(held), 1), kind="stable")]]
-
-    # ---- checks -----------------------------------------------------------------------------------------------------
-
-    def check(self, *, is_derived: bool = False) -> None:
-        """Raise ValueError if trees, points, store or rules are inconsistent.
-
-        With `is_derived`, skip checks of trees that were derived from the points.
-        """
-        if self.is_frozen:
-            check_forest(self.forest, alike=False, largest=LARGEST)
-            return
-        plan, store = self.rules.plan, self.store
-        if not is_derived:
-            points, held = (self.points, store.held) if self.keeps_points else (None, None)
-            check_forest(
-                self.forest,
-                points=points,
-                held=held,
-                lifetime=plan.lifetime,
-                max_depth=plan.max_depth,
-                alike=not self.is_sampled,
-                largest=LARGEST,
-            )
-        store.check()
-        self._check_rules_and_progress()
-        n_nodes, n_slots = (self.forest.left.shape[1], store.capacity) if self.keeps_points else (0, 0)
-        lengths = {"T": plan.n_trees, "C": n_nodes, "P": n_slots, "D": self.n_features}
-        check_layout(self.points._asdict(), POINTS_LAYOUT, lengths)
-        if store.capacity != n_slots:
-            raise ValueError(f"the stream keeps no points, but has slots for {store.capacity}")
-        most_counted = int(self.forest.counts[np.arange(plan.n_trees), self.forest.root].max())
-        if self.keeps_points and n_nodes < plan.most_nodes(max(most_counted, 1)) + grow.SPARE_NODES:
-            raise ValueError(f"the trees have {n_nodes} node slots, too few for {most_counted} points")
-        if not is_derived:
-            self._check_samples()
-
-    def _check_rules_and_progress(self) -> None:
-        """Raise ValueError if the rules are invalid, or the counts of rows are inconsistent."""
-        rules = self.rules
-        if rules.policy is None and rules.plan.max_depth is None:
-            raise ValueError("the stream keeps no points and has no max_depth, so its trees are unbounded")
-        check_sample_sizes(rules.sizes)
-        if rules.policy is None and self.is_sampled:
-            raise ValueError("array sizes: the trees of a summary must take every point")
-        if not rules.plan.lifetime > 0:
-            raise ValueError(f"the lifetime must be positive; got {rules.plan.lifetime}")
-        if not self.rng.any():
-            raise ValueError("the state of the generator is all zeros")
-        if not ((rules.grid > 1e-6) & (rules.grid < 1e6)).all() or not is_ascending(rules.grid):
-            raise ValueError("array grid: times must increase strictly, between 1e-6 and 1e6")
-        n_seen, due, arrivals = self.store.n_seen, self.next_rebuild, self.calibration.arrivals
-        is_due = due & (due - 1) == 0 and due // 2 <= n_seen - self.origin < due  # after 1, 2, 4, ... arrivals
-        if (due or self.origin) and not is_due:
-            raise ValueError(f"the next rebuild of the trees is due after {due} rows, but {n_seen} have arrived")
-        if self.n_points > n_seen:
-            raise ValueError(f"the trees have counted {self.n_points} points, but only {n_seen} rows have arrived")
-        self.columns.check(n_seen, self.rows if self.keeps_points else np.empty((0, self.n_features)))
-        if len(arrivals) and not 0 <= arrivals[0] <= arrivals[-1] < n_seen:
-            raise ValueError("there are calibration scores of rows that have not arrived")
-
-    def _check_samples(self) -> None:
-        """Raise ValueError unless every tree holds the points of lowest priority."""
-        if self.is_sampled and not np.array_equal(self.is_member(self.store.held), self._is_drawn()):
-            raise ValueError("the trees do not hold their samples of points")
-
     # ---- learning ---------------------------------------------------------------------------------------------------
-
-    def begin_with(self, rows: Array, keys: Sequence[Key | None], times: Array, n_jobs: int | None) -> None:
-        """Learn a table as if it had arrived row by row; weigh features by all rows, without later rebuilds."""
-        plan = self._weigh(weighting_of_rows(rows, self.n_categories))
-        self.next_rebuild = 0
-        if self.rules.policy is None:
-            self.store.n_seen = len(rows)
-            self.forest = grow.grow_trees(rows, plan, self.forest.rng)
-            self._forget_points()
-            return
-        kept = self.store.begin_with(keys, times, self._draw_exponentials(len(rows)))
-        self._grow_on(rows[kept], plan, n_jobs)
-
-    def begin_with_draw(
-        self, drawn: draws.Draw, arrivals: Array, labels: Labels, measured: Weighting, n_seen: int, n_jobs: int | None
-    ) -> None:
-        """Learn a uniform sample of `n_seen` rows, drawn by priority; the policy must be a uniform reservoir.
-
-        The rows drawn, their `arrivals` and labels are in order of priority. Features are weighed as `measured`.
-        """
-        plan = self._weigh(measured)
-        self.next_rebuild = 0
-        order = np.argsort(arrivals)
-        ranks = self.store.policy.ranks(arrivals, labels.times, draws.exponentials(drawn.priorities))
-        floor = -np.inf
-        if drawn.cutoff != NO_CUTOFF:
-            cutoff = np.array([drawn.cutoff], np.uint64)
-            floor = float(self.store.policy.ranks(cutoff, cutoff, draws.exponentials(cutoff))[0])
-        labels = labels._replace(keys=[labels.keys[i] for i in order.tolist()], times=labels.times[order])
-        self.store.hold(arrivals[order], ranks[order], labels, n_seen, floor)
-        self._grow_on(drawn.rows[order], plan, n_jobs)
-
-    def _grow_on(self, held: Array, plan: Plan, n_jobs: int | None) -> None:
-        """Grow the trees on the first points of the store."""
-        self.points = pad_points(self.points, 0, len(held))
-        self.numbers = self.store.arrivals.copy()
-        self.points.values[:] = held
-        self._grow_again(plan, n_jobs)
 
     def _draw_exponentials(self, n: int) -> Array:
         """Draw from Exp(1) for each of `n` rows, if the policy needs such draws."""
@@ -252,8 +138,8 @@ class Stream:
     ) -> Array:
         """Learn rows one after another until done or stopped; return their scores from before, if wanted.
 
-        Scores of judged rows become calibration scores, so a summary needs no others to start with. Rows with missing
-        values are scored by their completions, or with `is_marginal` by marginal walks.
+        With `is_judged`, scores become calibration scores, so a summary needs no others to start with. Rows with
+        missing values are scored by their completions, or with `is_marginal` by marginal walks.
         """
         scores, start, task = [], 0, Task(is_scored, is_judged, is_marginal)
         is_plain = self.columns.are_known and not np.isnan(rows).any()  # the common case, which must be fast
@@ -262,7 +148,7 @@ class Stream:
             worthwhile = min(max(self.n_points, _LEAST_CHUNK), _MOST_CHUNK)  # amortises loading a tree
             coming = rows[start : start + worthwhile]
             n = len(coming) if is_plain else self._until_new_column(coming)
-            stop = start + min(n, self._until_rebuild, self._until_margins, self._until_out_of_date(coming))
+            stop = start + min(n, self._until_rebuild, self._until_measurement, self._until_out_of_date(coming))
             part = slice(start, stop)
             scores.append(self._learn(rows[part], is_new, keys[part], times[part], task, n_jobs))
             start = stop
@@ -291,7 +177,7 @@ class Stream:
         if len(slots) == 0:
             return np.empty(0), np.empty(0, np.int64)
         copy = deepcopy(self)
-        copy.pairs = None if self.pairs is None else self.pairs.left_out()
+        copy.penalties = self.penalties.left_out()
         others = copy._samples_without(slots[:1])
         learn.remove_points(copy.forest, copy.points, slots[:1], self._limits, n_jobs, others)
         turns = Schedule(slots, np.minimum(np.arange(1, len(slots) + 1), len(slots) - 1).astype(np.int32), slots[1:])
@@ -333,7 +219,7 @@ class Stream:
         self.store.remove(slots)
         learn.remove_points(self.forest, self.points, gone, self._limits, n_jobs, self._samples_without(gone))
         self._let_go(gone)
-        self._measure_margins()
+        self._measure_penalties()
         self.is_dirty = False
 
     def subtract(self, rows: Array, n_jobs: int | None) -> int:
@@ -352,29 +238,6 @@ class Stream:
                 plan = self._weigh(weighting_of_rows(self.rows, self.n_categories))
             self._grow_again(plan, n_jobs)
 
-    def widen(self, values: Array, n_jobs: int | None) -> None:
-        """Append numeric features with the given values for all points held, and rebuild the trees."""
-        plan, n_new, n = self.rules.plan, len(values), self.n_features - self.n_categories
-        wider = np.insert(self.points.values, [n] * n_new, 0.0, axis=1)
-        wider[self.store.held, n : n + n_new] = values
-        domain, fixed = np.insert(plan.domain, [n] * n_new, empty_box(n_new), axis=1), plan.weighting.fixed
-        weighting = unmeasured(self.n_features + n_new, None if fixed is None else np.insert(fixed, [n] * n_new, 1.0))
-        self.check_consistent()
-        with all_or_nothing(self):
-            self.points = self.points._replace(values=wider)
-            self.rules = self.rules._replace(plan=plan._replace(domain=domain, weighting=weighting))
-            self.columns = self.columns.widened(n, n_new)
-            self.rebuild(n_jobs)
-
-    def amend(self, first: int, values: Array, n_jobs: int | None) -> None:
-        """Replace features of the points held, from the `first` on, by `values`, and rebuild the trees."""
-        amended = self.points.values.copy()
-        amended[self.store.held, first : first + values.shape[1]] = values
-        self.check_consistent()
-        with all_or_nothing(self):
-            self.points = self.points._replace(values=amended)
-            self.rebuild(n_jobs)
-
     # ---- one chunk --------------------------------------------------------------------------------------------------
 
     def _learn(
@@ -390,7 +253,7 @@ class Stream:
         self._make_slots(len(rows))
         self._make_nodes(len(rows))
         self._begin_to_change()
-        samples, is_time, came = self._samples, self._until_margins == len(rows), self.store.n_seen
+        samples, is_time, came = self._samples, self._until_measurement == len(rows), self.store.n_seen
         held = None if is_new is None else self.store.held  # before any leave
         schedule = self._admit(keys, times)
         if is_new is None or held is None:
@@ -401,8 +264,10 @@ class Stream:
         score = self.rules.score if task.is_scored else None
         scores = self._run(prepared.chunk, prepared.scored, score, n_jobs, samples)
         self._let_go(schedule.leaving)
-        self.n_beyond += len(self._places_beyond(rows))
-        if is_time or self.n_beyond >= MOST_BEYOND:
+        self.n_beyond += len(self.penalties.places_beyond(rows))
+        if is_time:
+            self._measure_penalties()
+        elif self.n_beyond >= MOST_BEYOND:
             self._measure_margins()
         if self._until_rebuild == 0:
             self._rebuild_while_warming_up(n_jobs, task.is_judged)
@@ -447,10 +312,7 @@ class Stream:
         is_used = np.arange(self.forest.left.shape[1]) < self.forest.size[:, None]
         for corner in (self.forest.lower, self.forest.upper):
             corner[..., places] = np.where(is_used[..., None], row[places], corner[..., places])
-        if self.margins is not None:
-            limit = self.margins.limit.copy()
-            limit[:, places] = np.inf
-            self.margins = self.margins._replace(limit=limit)
+        self.penalties = self.penalties.without_margins_of(places)
 
     def _admit(self, keys: Sequence[Key | None], times: Array) -> Schedule:
         """Decide which rows are kept and which points leave."""
@@ -478,7 +340,7 @@ class Stream:
         lifetimes = self.lifetimes if score is not None and score.uses_cells else np.empty(0)
         scoring = Scoring(kind, lifetimes, prior.strength, prior.is_open, domain)
         scores = learn.run_chunk(self.forest, self.points, chunk, self._limits, scoring, n_jobs, samples)
-        return scores if score is None else self.subtract_margins(scores, scored)
+        return scores if score is None else self.penalties.subtract(scores, scored)
 
     def _let_go(self, slots: Array) -> None:
         """Clear the slots of points that left."""
@@ -486,52 +348,26 @@ class Stream:
             self.points.values[slots], self.numbers[slots] = 0.0, NONE
             self.store.release(slots.tolist())
 
-    def as_scored(self, rows: Array, *, is_marginal: bool) -> Array:
-        """Return rows without the values of unknown and young columns, to be scored.
+    # ---- penalties and columns --------------------------------------------------------------------------------------
 
-        Marginal scores rise with fewer values, so for these the values of young columns come from a donor.
-        """
-        if not self.n_points:  # there are no points to compare with
-            return np.where(np.isnan(rows), self.columns.placeholder, rows)
-        scored, is_young = self.columns.scored(rows), self.columns.is_young
-        if not is_marginal or not is_young.any():
-            return scored
-        donors = self.points.values[self.some_held(imputation.MOST)]
-        return np.where(is_young, imputation.completions(scored, donors, self.n_categories)[:, 0], scored)
-
-    # ---- margins ----------------------------------------------------------------------------------------------------
-
-    def subtract_margins(self, scores: Array, rows: Array, *, are_left_out: bool = False) -> Array:
-        """Subtract the surprise of features beyond their margins, and of rare pairs, from the scores of rows.
-
-        Points held are scored as new rows with `are_left_out`, if the trees that scored them have not learned them.
-        """
-        pairs = self.pairs.left_out() if are_left_out and self.pairs is not None else self.pairs
-        for part in (self.margins, pairs):
-            costs = None if part is None else part.costs(rows)
-            scores = scores if costs is None else scores - np.log(2) * costs
-        return scores
-
-    def margin_attributions(self, rows: Array) -> Array | None:
-        """Return the bits that `subtract_margins` subtracts, by side and feature, (n, 2, D); None if there are none."""
-        parts = [part.attributions(rows) for part in (self.margins, self.pairs) if part is not None]
-        return sum(parts[1:], start=parts[0]) if parts else None
+    def _measure_penalties(self) -> None:
+        """Measure the penalties on the points held, if the score uses them."""
+        self.penalties, self.n_beyond = NO_PENALTIES, 0
+        if self.rules.score is Score.MARGINS and self.rules.policy is not None:
+            self.penalties = Penalties.of(self._some_rows, self.n_categories, self._bits_per_step)
 
     def _measure_margins(self) -> None:
-        """Measure the margins and the rare pairs on the points held, if the score uses them."""
-        self.margins, self.pairs, self.n_beyond = None, None, 0
-        if self.rules.score is Score.MARGINS and self.rules.policy is not None:
-            n_categories = self.n_categories
-            self.margins = Margins.of(self.points.values[self.some_held(MOST_POINTS)], n_categories)
-            if n_categories:
-                self.pairs = Pairs.of(self.points.values[self.some_held(MOST_IN_PAIRS)], n_categories)
-            if self.pairs is not None and len(self.pairs.cells):
-                self.pairs = self.pairs.scaled(self._bits_per_step())
+        """Measure the margins only, once rows beyond them have become usual."""
+        self.penalties = self.penalties.with_margins_of(self._some_rows(MOST_POINTS), self.n_categories)
+        self.n_beyond = 0
+
+    def _some_rows(self, most: int) -> Array:
+        return self.points.values[self.some_held(most)]
 
     def _bits_per_step(self) -> float:
         """Return the bits by which the share of points halves in the tail of their scores."""
-        rows = self.points.values[self.some_held(_ROWS_PER_STEP)]
         known = posterior.posterior(self.forest, self.rules.prior, n_jobs=1)
+        rows = self._some_rows(_ROWS_PER_STEP)
         scores = score.row_scores(Score.TYPICALITY, self.forest, known, rows, self.lifetimes, 1)
         return float(tail_step(np.sort(scores).tolist()) / np.log(2))
 
@@ -557,22 +393,18 @@ class Stream:
         """Rows until the next rebuild of the trees; more than a chunk has if there is none."""
         return self.next_rebuild - (self.store.n_seen - self.origin) if self.next_rebuild else _MOST_CHUNK + 1
 
-    def _places_beyond(self, rows: Array) -> Array:
-        """Return the places of the rows beyond the margins."""
-        return np.flatnonzero(self.margins.are_beyond(rows).any(axis=1)) if self.margins is not None else _NO_PLACES
-
     def _until_out_of_date(self, rows: Array) -> int:
         """Return after how many of the next rows so many were beyond the margins that they are measured again."""
-        places, n_left = self._places_beyond(rows), MOST_BEYOND - self.n_beyond
+        places, n_left = self.penalties.places_beyond(rows), MOST_BEYOND - self.n_beyond
         return int(places[n_left - 1]) + 1 if len(places) >= n_left else len(rows)
 
     @property
-    def _until_margins(self) -> int:
-        """Rows until the margins are measured again: after 1, 2, 4, ... arrivals, then at regular intervals."""
+    def _until_measurement(self) -> int:
+        """Rows until the penalties are measured again: after 1, 2, 4, ... arrivals, then at regular intervals."""
         n = self.store.n_seen
-        if n < _ARRIVALS_PER_MARGINS:
+        if n < _ARRIVALS_PER_MEASUREMENT:
             return int(1 << n.bit_length()) - n
-        return _ARRIVALS_PER_MARGINS - n % _ARRIVALS_PER_MARGINS
+        return _ARRIVALS_PER_MEASUREMENT - n % _ARRIVALS_PER_MEASUREMENT
 
     @property
     def _limits(self) -> Limits:
@@ -596,23 +428,16 @@ class Stream:
         samples.is_held[slots] = False
         return samples
 
-    def _is_drawn(self) -> Array:
-        """Return which points held, by order of arrival, have the lowest priorities in each tree, bool (T, n)."""
-        held, sizes = self.store.held, self.rules.sizes
-        is_drawn = np.ones((len(sizes), len(held)), np.bool_)
-        for size in np.unique(sizes[sizes < len(held)]):
-            alike = sizes == size
-            priorities = draws.priorities(self.seeds[alike], self.numbers[held])
-            is_drawn[alike] = priorities <= np.partition(priorities, size - 1, axis=1)[:, size - 1 : size]
-        return is_drawn
+    @property
+    def is_drawn(self) -> Array:
+        """Which points held, by order of arrival, the sample of each tree consists of, bool (T, n)."""
+        return draws.are_lowest(self.seeds, self.numbers[self.store.held], self.rules.sizes)
 
-    def _current_cutoffs(self) -> Array:
+    def current_cutoffs(self) -> Array:
         """Return the highest priority in each full tree, else NO_CUTOFF."""
         if not self.is_sampled:
             return np.full(len(self.seeds), NO_CUTOFF)
-        priorities, is_drawn = draws.priorities(self.seeds, self.numbers[self.store.held]), self._is_drawn()
-        highest = np.where(is_drawn, priorities, np.uint64(0)).max(axis=1, initial=0)
-        return np.where(is_drawn.sum(axis=1) == self.rules.sizes, highest, NO_CUTOFF)
+        return draws.cutoffs(self.seeds, self.numbers[self.store.held], self.rules.sizes)
 
     # ---- capacity ---------------------------------------------------------------------------------------------------
 
@@ -678,15 +503,15 @@ class Stream:
         """Grow all trees from the points held, continuing their generators."""
         slots, n_nodes = self.store.held, self.forest.left.shape[1]
         if len(slots):
-            members = _numbered(self._is_drawn())
+            members = draws.places_of(self.is_drawn)
             forest = grow.grow_trees(self.points.values[slots], plan, self.forest.rng, members)
         else:
             members, forest = np.empty((plan.n_trees, 0), np.int64), grow.empty_forest(plan, self.forest.rng)
         self.forest = pad(forest, max(n_nodes, plan.most_nodes(max(members.shape[1], 1)) + grow.SPARE_NODES))
         in_slots = np.where(members == NONE, NONE, slots[members]) if len(slots) else members
         self.points = learn.hold_points(self.forest, self.points.values, in_slots, n_jobs)
-        self.cutoffs = self._current_cutoffs()
-        self._measure_margins()
+        self.cutoffs = self.current_cutoffs()
+        self._measure_penalties()
 
     def _forget_points(self) -> None:
         """Drop the points and keep the trees."""
@@ -724,9 +549,3 @@ class Stream:
         """Mark as dirty; the caller clears the mark on success."""
         self.check_consistent()
         self.is_dirty = True
-
-
-def _numbered(is_drawn: Array) -> Array:
-    """Return the places of the true values in each row, in order, (T, most); NONE after the last."""
-    order = np.argsort(~is_drawn, axis=1, kind="stable")[:, : int(is_drawn.sum(axis=1).max())]
-    return np.where(np.take_along_axis(is_drawn, order, axis=1), order, NONE)

@@ -11,11 +11,13 @@ from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.json_parameters import decode, encode
 from polyaforest.forest.margins import Margins
 from polyaforest.forest.pairs import Bins, Pairs
+from polyaforest.forest.penalties import Penalties
 from polyaforest.forest.point_store import PointStore
 from polyaforest.forest.retention import Window
 from polyaforest.forest.score_types import Score
 from polyaforest.forest.spec import Plan, unmeasured
 from polyaforest.forest.stream import MOST_BEYOND, WARM_UP, Rules, Stream
+from polyaforest.forest.stream_checks import check_stream
 from polyaforest.kernels.arrays import NONE, Array, Forest, Points, Prior
 from polyaforest.kernels.sampling import NO_CUTOFF, TreeSamples
 from polyaforest.storage.modelfile import Arrays, Header
@@ -97,10 +99,11 @@ def state_of(stream: Stream, *, is_compact: bool = False) -> tuple[Header, Array
         arrays["damping"] = rules.damping
     if not stream.columns.are_known:
         arrays["since"] = stream.columns.since
-    if stream.margins is not None:
-        arrays |= {"margins": stream.margins.limit, "bits_beyond": np.array(stream.margins.bits)}
-    if stream.pairs is not None:
-        arrays |= _state_of_pairs(stream.pairs)
+    margins, pairs = stream.penalties
+    if margins is not None:
+        arrays |= {"margins": margins.limit, "bits_beyond": np.array(margins.bits)}
+    if pairs is not None:
+        arrays |= _state_of_pairs(pairs)
     if is_compact:
         held = compact.shrunk(stream.forest, stream.points, store, stream._samples, stream.calibration.arrivals)
     else:
@@ -167,11 +170,11 @@ def stream_of_state(
     stream.store.clock, stream.store.floor = float(part["clock"]), float(part["floor"])
     stream.store.restore(held.samples.numbers, held.ranks, held.times, held.keys)
     stream.numbers = held.samples.numbers.copy()
-    stream.margins = Margins.of_state(part["bits_beyond"], part["margins"]) if "margins" in part else None
+    margins = Margins.of_state(part["bits_beyond"], part["margins"]) if "margins" in part else None
+    stream.penalties = Penalties(margins, _pairs_of_state(part, n_features, n_features - n_categories))
     stream.n_beyond = header.get("n_beyond", 0)
-    stream.pairs = _pairs_of_state(part, n_features, n_features - n_categories)
-    stream.check(is_derived=forest is None)
-    stream.cutoffs = stream._current_cutoffs() if forest is not None else held.samples.cutoffs
+    check_stream(stream, is_derived=forest is None)
+    stream.cutoffs = stream.current_cutoffs() if forest is not None else held.samples.cutoffs
     return stream
 
 
@@ -207,7 +210,7 @@ def frozen_stream(rules: Rules, forest: Forest, lifetimes: Array, calibration: A
     stream._forget_points()
     if len(calibration):
         stream.calibration.seed(calibration, np.arange(len(calibration)))
-    stream.check()
+    check_stream(stream)
     return stream
 
 

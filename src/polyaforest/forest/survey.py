@@ -23,13 +23,13 @@ _VALUES_AT_ONCE = 2**17  # values processed at a time, to stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
+class ColumnBounds:
     """The number of rows and their bounds; arrays have a column for each feature.
 
     Examples
     --------
     >>> rows = np.array([[3.0, np.nan], [1.0, 5.0], [2.0, np.nan]])
-    >>> facts = Facts.of(rows[:1], np.array([0])) + Facts.of(rows[1:], np.array([1, 2]))
+    >>> facts = ColumnBounds.of(rows[:1], np.array([0])) + ColumnBounds.of(rows[1:], np.array([1, 2]))
     >>> facts.n, facts.lowest[:, 0].tolist(), facts.n_missing.tolist()
     (3, [1.0, 2.0], [0, 2])
     """
@@ -42,7 +42,7 @@ class Facts:
     n_categories: int = 0  # the last features
 
     @classmethod
-    def of(cls, rows: Array, ids: Array, n_categories: int = 0) -> Facts:
+    def of(cls, rows: Array, ids: Array, n_categories: int = 0) -> ColumnBounds:
         """Gather the facts of rows with these ids."""
         n_numbers = rows.shape[1] - n_categories
         lowest, highest = (np.full((2, rows.shape[1]), bound) for bound in (np.inf, -np.inf))
@@ -61,10 +61,10 @@ class Facts:
         bounds = (int(ids.min()), int(ids.max())) if len(ids) else (2**63 - 1, -(2**63))
         return cls(len(rows), lowest, highest, n_missing, bounds, n_categories)
 
-    def __add__(self, other: Facts) -> Facts:
+    def __add__(self, other: ColumnBounds) -> ColumnBounds:
         """Return the facts of the rows of both."""
         ours, theirs = (self.lowest, self.highest), (other.lowest, other.highest)
-        return Facts(
+        return ColumnBounds(
             self.n + other.n,
             *edges_of_both(ours, theirs, self.n_categories),
             self.n_missing + other.n_missing,
@@ -153,7 +153,7 @@ class Inquiry(NamedTuple):
 
     def of(self, rows: Array, ids: Array) -> Survey:
         """Survey rows with these ids; there may be no rows."""
-        facts = Facts.of(rows, ids, self.n_categories)
+        facts = ColumnBounds.of(rows, ids, self.n_categories)
         drawn = Draw.of(rows, ids, seed=self.seed, most=self.most)
         return Survey(facts, drawn, TableDonors.of(rows, ids, self.n_categories) if self.has_gaps else None)
 
@@ -172,7 +172,7 @@ class Inquiry(NamedTuple):
 class Survey:
     """The result of an inquiry."""
 
-    facts: Facts
+    facts: ColumnBounds
     drawn: Draw
     donors: TableDonors | None
 

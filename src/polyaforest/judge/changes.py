@@ -159,7 +159,7 @@ def relearn_held(detector: Detector, fresh: Detector) -> Detector:
     if not detector.is_fitted:
         return fresh
     if not isinstance(detector, StreamingMPF) or not detector.keeps_points_:
-        raise BadInput("a model of a time series does not hold its records, from which a new one could learn")
+        raise BadInput("a model of a time series does not hold its records, so a new model cannot learn from them")
     if not detector.n_points_:
         return fresh
     keys = [key for key in detector.keys_ if isinstance(key, str)]

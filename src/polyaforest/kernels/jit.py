@@ -19,6 +19,8 @@ from numba.core import event, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.cpu import CPUTargetOptions
+from numba.core.dispatcher import Dispatcher
 
 from polyaforest.kernels import cache as kernel_cache
 
@@ -54,11 +56,30 @@ class _HelperCompiler(Compiler):
         super().__init__(typing, target, _HelperLibrary(target.codegen(), "helper"), *rest)
 
 
+# What this module replaces or calls in Numba beyond its documented interface. Where a version of Numba lacks one of
+# these, kernels are compiled in the documented way, which takes longer, and give the same results.
+_OF_LIBRARIES = (
+    "_optimize_final_module", "_finalize_final_module", "_finalize_dynamic_globals", "get_pointer_to_function",
+)  # fmt: skip
+_OF_DISPATCHERS = ("_insert", "_compile_for_args")
+
+
+def helper_options(library: type, dispatcher: type) -> dict[str, Any]:
+    """Return the options of helpers for these classes of Numba."""
+    if not all(hasattr(dispatcher, name) for name in _OF_DISPATCHERS):
+        return {}
+    has_hooks = all(hasattr(library, name) for name in _OF_LIBRARIES)
+    return {"no_cpython_wrapper": True, **({"pipeline_class": _HelperCompiler} if has_hooks else {})}
+
+
+def borrowing_options(known: type) -> dict[str, Any]:
+    """Return the options of borrowing kernels, given the class of the options that Numba knows."""
+    return {"error_model": "numpy", **({"_nrt": False} if hasattr(known, "_nrt") else {})}
+
+
 _OUTER: dict[str, Any] = {"cache": True}
-_INNER: dict[str, Any] = {"no_cpython_wrapper": True}
-if all(hasattr(JITCodeLibrary, name) for name in vars(_HelperLibrary) if name.startswith(("_f", "_o"))):
-    _INNER["pipeline_class"] = _HelperCompiler  # other versions of Numba compile helpers fully, which takes longer
-_BORROWS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
+_INNER = helper_options(JITCodeLibrary, Dispatcher)
+_BORROWS = borrowing_options(CPUTargetOptions)
 
 
 def jit(kernel: Kernel) -> Kernel:
@@ -110,7 +131,7 @@ def direct(kernel: Kernel) -> Kernel:
         if code is not None:
             return code(*args)
         result = dispatcher(*args)
-        code = dispatcher.overloads[tuple(map(numba.typeof, args))].entry_point
+        code = getattr(dispatcher.overloads.get(tuple(map(numba.typeof, args))), "entry_point", None)
         return result
 
     return call  # type: ignore[return-value]
@@ -121,8 +142,8 @@ def _compile(kernel: Callable[..., Any], options: dict[str, Any]) -> Any:
         return np.errstate(over="ignore", divide="ignore", invalid="ignore")(kernel)
     options = {"nogil": True, "no_cfunc_wrapper": True, **options}
     if "cache" in options:
-        return _of_few_types(_compile_cached(kernel, options))
-    return _of_few_types(numba.njit(**options)(kernel))
+        return of_few_types(_compile_cached(kernel, options))
+    return of_few_types(numba.njit(**options)(kernel))
 
 
 def _compile_cached(kernel: Callable[..., Any], options: dict[str, Any]) -> Any:
@@ -141,7 +162,7 @@ def _compile_cached(kernel: Callable[..., Any], options: dict[str, Any]) -> Any:
 
 def _forbid_python_calls(helper: Any) -> Any:
     """Make calls of `helper` from Python raise TypeError, since it has no machine code of its own."""
-    if not numba.config.DISABLE_JIT:
+    if not numba.config.DISABLE_JIT and _INNER:
 
         def reject(*args: Any, **keywords: Any) -> Any:
             raise TypeError(f"{helper.__name__} is a helper that only compiled kernels can call")
@@ -150,12 +171,14 @@ def _forbid_python_calls(helper: Any) -> Any:
     return helper
 
 
-def _of_few_types(kernel: Any) -> Any:
+def of_few_types(kernel: Any) -> Any:
     """Widen integer arguments of calls from other kernels to 64 bits, and drop literal types.
 
     Numba compiles a helper again for every constant and every integer width, nearly half of all compilation time.
     """
-    template = kernel.get_call_template
+    template = getattr(kernel, "get_call_template", None)
+    if template is None:
+        return kernel
 
     def call_template(args: Any, keywords: Any) -> Any:
         return template([_widened(arg) for arg in args], {name: _widened(arg) for name, arg in keywords.items()})

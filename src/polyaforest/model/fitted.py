@@ -398,7 +398,7 @@ class FittedStream(FittedForest):
     @property
     def points_in_turn(self) -> Array | None:
         """The points held, ordered so that a new point of a full window takes the place of the oldest."""
-        return self._stream.ring if self._stream.keeps_points else None
+        return forests.stream_rows.ring(self._stream) if self._stream.keeps_points else None
 
     @property
     def donors(self) -> Array | None:
@@ -423,7 +423,7 @@ class FittedStream(FittedForest):
 
     def as_scored(self, rows: Array, query: Query) -> Array:
         """Return rows without the values of unknown and young columns."""
-        return self._stream.as_scored(rows, is_marginal=query.is_marginal)
+        return forests.stream_rows.as_scored(self._stream, rows, is_marginal=query.is_marginal)
 
     def as_explained(self, rows: Array) -> Array:
         """Return rows with NaN in unknown and young columns."""
@@ -432,13 +432,13 @@ class FittedStream(FittedForest):
 
     def subtract_margins(self, scores: Array, rows: Array) -> Array:
         """Subtract the bits of features outside their margins, and of rare pairs, from scores."""
-        return self._stream.subtract_margins(scores, rows)
+        return self._stream.penalties.subtract(scores, rows)
 
     def margin_attributions(self, rows: Array) -> Array | None:
         """Return the bits that `subtract_margins` subtracts, (n, 2, D); None without margins."""
-        return self._stream.margin_attributions(rows)
+        return self._stream.penalties.attributions(rows)
 
     def rarest_pair(self, row: Array) -> RarePair | None:
         """Return the pair of values of a row that costs bits because it is rare."""
-        pairs = self._stream.pairs
+        pairs = self._stream.penalties.pairs
         return None if pairs is None else pairs.rarest(row)

@@ -78,7 +78,7 @@ class StreamModel(ForestModel):
         self, rows: Array, whole: Array, keys: Sequence[Key | None], times: Array, query: Query
     ) -> None:
         """Learn a table as if it had arrived row by row; `whole` are its imputed rows."""
-        self.stream.begin_with(whole, keys, times, query.n_jobs)
+        forests.stream_rows.begin_with(self.stream, whole, keys, times, query.n_jobs)
         if not self.stream.keeps_points:
             self._calibrate_summary(rows, whole, query)
         self.refresh()
@@ -91,7 +91,7 @@ class StreamModel(ForestModel):
         held = drawn.with_rows(whole).first(policy.n or facts.n)
         arrivals = held.ids if facts.has_row_numbers else np.argsort(np.argsort(held.ids))
         measured = weighting_of_sample(whole, facts.box, self.stream.n_categories)
-        self.stream.begin_with_draw(held, arrivals, labels_of(held.ids), measured, facts.n, n_jobs)
+        forests.stream_rows.begin_with_draw(self.stream, held, arrivals, labels_of(held.ids), measured, facts.n, n_jobs)
         self.refresh()
 
     def places_alone(self, rows: Array, task: LearnTask, query: Query) -> Sequence[int]:
@@ -105,7 +105,7 @@ class StreamModel(ForestModel):
         is_new = not stream.n_points and np.isnan(rows).any()
         if stream.keeps_points and (is_new or not stream.columns.are_known):  # the ignored columns may change
             return range(len(rows))
-        scored = stream.as_scored(rows, is_marginal=query.is_marginal)
+        scored = forests.stream_rows.as_scored(stream, rows, is_marginal=query.is_marginal)
         places: list[int] = forests.posterior.rows_with_gaps(scored).tolist()
         return places
 
@@ -177,12 +177,12 @@ class StreamModel(ForestModel):
     def widen(self, values: Array, n_jobs: int | None) -> None:
         """Append features with the given values for all points held, and regrow all trees."""
         self._check_keeps_points()
-        self.stream.widen(values, n_jobs)
+        forests.stream_rows.widen(self.stream, values, n_jobs)
         self.refresh()
 
     def amend(self, first: int, values: Array, n_jobs: int | None) -> None:
         """Replace features of the points held, from the `first` on, by `values`, (n, m), and regrow the trees."""
-        self.stream.amend(first, values, n_jobs)
+        forests.stream_rows.amend(self.stream, first, values, n_jobs)
         self.refresh()
 
     def keep_scores(self, n: int) -> None:
@@ -307,7 +307,7 @@ class StreamModel(ForestModel):
         own = np.ascontiguousarray(weights[:, is_known])
         placed = stream.as_left_out(rows)
         scores = forests.score.weighted_scores(score, self.forest, known, placed, self.lifetimes, own, query.n_jobs)
-        return score.to_log(stream.subtract_margins(scores, rows, are_left_out=True)), stream.numbers[slots[is_known]]
+        return score.to_log(stream.penalties.left_out().subtract(scores, rows)), stream.numbers[slots[is_known]]
 
     def _calibrate_summary(self, rows: Array, whole: Array, query: Query) -> None:
         """Calibrate a forest that holds no points with some of its first rows.
@@ -384,4 +384,4 @@ class StreamModel(ForestModel):
         if self.stream.forest is not self.forest:
             raise ValueError("its forest and its stream differ")
         if not self.stream.is_dirty:  # a dirty stream raises before kernels run
-            self.stream.check()
+            forests.stream_checks.check_stream(self.stream)

@@ -20,7 +20,7 @@ from polyaforest.drift import DriftMonitor
 from polyaforest.forest.calibration import n_to_calibrate
 from polyaforest.forest.point_store import distinct_keys
 from polyaforest.io.records import RecordReader
-from polyaforest.judge.models import Detector, Entry, open_store
+from polyaforest.judge.models import Detector, Entry, Store, open_store
 from polyaforest.judge.series import decide, n_until_decision
 from polyaforest.service.blocks import NOT_LEARNED, Block
 from polyaforest.service.config import StreamConfig
@@ -119,6 +119,19 @@ class Relearning:
             entry = self._store[key]
             if entry.detector.is_fitted:
                 yield key, entry, numbering
+
+    def install(self, store: Store, teach: Callable[[str, Entry], None]) -> None:
+        """Replace models by the new ones, after `teach` has applied the feedback of their keys to them."""
+        for key, fresh, numbering in self.finished():
+            entry = store[key]
+            n_before = Numbering.of_notes(entry.notes).ahead + n_seen(entry.detector)
+            numbering.since = n_before
+            numbering.to_notes(fresh.notes)
+            teach(key, fresh)
+            numbering.ahead = n_before - n_seen(fresh.detector)
+            numbering.to_notes(entry.notes)
+            entry.notes.pop("outlook", None)
+            entry.detector = fresh.detector
 
     # ---- learning ----------------------------------------------------------------------------------------------------
 

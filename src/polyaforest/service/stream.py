@@ -12,12 +12,11 @@ import os
 import sqlite3
 import threading
 import time as clock
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from polyaforest.detectors import SeriesMPF
 from polyaforest.io.errors import BadInput
@@ -30,8 +29,9 @@ from polyaforest.service.alerts import Destination, Outbox
 from polyaforest.service.audit import log
 from polyaforest.service.blocks import FLAGGED, ScoredRecord
 from polyaforest.service.changes import StreamPlan, new_reader, plan_stream
-from polyaforest.service.clocks import Clocks, moment_text
+from polyaforest.service.clocks import Clocks
 from polyaforest.service.config import StreamConfig
+from polyaforest.service.damage import DamageReports, quarantine
 from polyaforest.service.database import Damaged, Database
 from polyaforest.service.events import EventChange, EventLog
 from polyaforest.service.failures import Failures
@@ -42,9 +42,9 @@ from polyaforest.service.incidents import IncidentBook
 from polyaforest.service.lifecycle import OpenEvents, closing, is_of_model
 from polyaforest.service.metrics import Metrics
 from polyaforest.service.mutes import Mutes
-from polyaforest.service.numbering import Numbering
-from polyaforest.service.relearn import Relearning, n_seen
+from polyaforest.service.relearn import Relearning
 from polyaforest.service.silence import Silence
+from polyaforest.service.tasks import Answer, Tasks
 from polyaforest.service.worker import RecordResult, ResultBatch, Worker
 from polyaforest.util.text import printable
 
@@ -53,13 +53,9 @@ __all__ = ["ServedStream", "StreamContext"]
 _LOG = logging.getLogger("polyaforest.service")
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds before a failed stream restarts
 _RELEARN_SECONDS = 0.2  # between two batches
-_MOST_QUARANTINED = 1000
 _SHARE_OF_AGE = 10  # time between two runs ages the history by at most a tenth of its longest age
 _MOST_OPEN = 1_000_000  # events
-_MOST_NAMED = 100  # damaged parts to log at a time
 _HOUSEKEEPING = 60.0  # most seconds between two deletions of expired data
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,7 @@ class ServedStream:
         self._open = OpenEvents(config.closes_after)
         self._kept_house = clock.monotonic()
         self._silence: Silence | None = None
-        self._commands: deque[tuple[Callable[[Worker], Any], Future[Any]]] = deque()
+        self._tasks = Tasks(name)
         self.on_open: list[Callable[[ServedStream, Worker], None]] = []  # called once models are open
         self.on_scored: list[Callable[[str, Mapping[str, Sequence[ScoredRecord]]], None]] = []  # with the stream's name
         self.reapply_feedback: Callable[[ServedStream, Worker], Callable[[str, Entry], None]] = _no_feedback
@@ -129,8 +125,7 @@ class ServedStream:
         self._former: StreamConfig | None = None  # settings to restore if that fails
         self._unlearnable: dict[str, Any] | None = None  # settings with which relearning failed
         self._is_starting_again = False
-        # number of the last damaged part in the log
-        self._reported = 0 if self.database.repairs else self.history.last_damaged
+        self._damage = DamageReports(self.database, self.history)
         self._is_stopped, self._is_woken = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"stream {name}", daemon=True)
 
@@ -152,8 +147,7 @@ class ServedStream:
 
     def call(self, task: Callable[[Worker], Answer]) -> Future[Answer]:
         """Run a task on the thread between two batches; its exceptions propagate through the future."""
-        answer: Future[Answer] = Future()
-        self._commands.append((task, answer))
+        answer = self._tasks.add(task)
         if self.inbox is not None:
             self.inbox.wake()
         return answer
@@ -218,9 +212,9 @@ class ServedStream:
                 _LOG.error("stream %s failed: %s", self.name, self.error, exc_info=problem)
                 self._report_failure()
             pause = _FIRST_PAUSE if clock.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
-            self._fail_commands()
+            self._tasks.reject()
             self._is_woken.wait(pause)
-        self._fail_commands()
+        self._tasks.reject()
         if self._requested is not None:
             self._requested.answer.set_exception(Busy(f"the stream {self.name} is stopping"))
         if self.inbox is not None:
@@ -269,7 +263,7 @@ class ServedStream:
                     write=self._write,
                     mark=self._mark,
                     rewind=self._rewind,
-                    saved=self._note_save,
+                    saved=self._shared.metrics.save.labels(self.name).observe,
                     notify=self._notify,
                     mutes=self.mutes,
                 )
@@ -358,14 +352,7 @@ class ServedStream:
         self._mend()
         if not self.is_ready:
             self._note_readiness()
-        while self._commands:
-            task, answer = self._commands.popleft()
-            if not answer.set_running_or_notify_cancel():
-                continue
-            try:
-                answer.set_result(task(worker))
-            except Exception as problem:  # it propagates to the caller
-                answer.set_exception(problem)
+        self._tasks.run(worker)
         if self.relearning is not None:
             self._relearn(self.relearning, worker)
         if self._silence is not None:
@@ -396,24 +383,8 @@ class ServedStream:
             self.history.set_aside()
             self.events.set_aside()
         if repairs or has_damage:
-            self._report_damage()
-
-    def _report_damage(self) -> None:
-        """Log the damaged parts that are not in the log yet."""
-        found = self.history.damaged(most=_MOST_NAMED)
-        new = [part for part in found if part["id"] > self._reported]
-        self._reported = max([self._reported, *(part["id"] for part in found)])
-        for part in reversed(new):
-            records = f"{part['n']} records" if part["what"] == "block" else "an event"
-            span = f"{moment_text(part['start'])} to {moment_text(part['end'])}"
-            self._notify(
-                f"{self.database.path} is damaged: {records} of key {part['key']!r} from {span} cannot be read "
-                f"({part['reason']}). The damaged part was set aside; all other data is kept"
-            )
-
-    def _fail_commands(self) -> None:
-        while self._commands:
-            self._commands.popleft()[1].set_exception(Busy(f"the stream {self.name} is not running"))
+            for report in self._damage.new():
+                self._notify(report)
 
     # ---- changed settings --------------------------------------------------------------------------------------------
 
@@ -492,17 +463,7 @@ class ServedStream:
     def _adopt(self, relearning: Relearning, worker: Worker) -> None:
         """Save the new models and settings in one transaction; then restart with them."""
         worker.commit()  # a failure below returns to this point
-        teach = self.reapply_feedback(self, worker)
-        for key, fresh, numbering in relearning.finished():
-            entry = worker.store[key]
-            n_before = Numbering.of_notes(entry.notes).ahead + n_seen(entry.detector)
-            numbering.since = n_before
-            numbering.to_notes(fresh.notes)
-            teach(key, fresh)
-            numbering.ahead = n_before - n_seen(fresh.detector)
-            numbering.to_notes(entry.notes)
-            entry.notes.pop("outlook", None)
-            entry.detector = fresh.detector
+        relearning.install(worker.store, self.reapply_feedback(self, worker))
         with self.database.write() as file:
             log(file, "the service", "relearned", {"settings": self.relearned, "n_records": relearning.n_learned})
         worker.note_settings(self.config.settings)
@@ -525,10 +486,11 @@ class ServedStream:
             if changes:
                 self.change_events(changes)
             if judged.rejected:
-                self._quarantine(records, judged)
+                self._shared.metrics.quarantined.labels(self.name).inc(len(judged.rejected))
+                quarantine(self.database, records, judged.rejected)
             self._announce(batch.samples)
             if self.inbox is not None:
-                self._answer(self.inbox, records, judged)
+                _answer(self.inbox, records, judged)
 
     def _abandoned(self, batch: ResultBatch, changed: set[str]) -> list[EventChange]:
         """Return changes that close open events which the models no longer know."""
@@ -588,47 +550,11 @@ class ServedStream:
             n_flagged = sum(sample.flags & FLAGGED for sample in of_key)
             self._shared.metrics.count(self.name, key, len(of_key), n_flagged)
             self._heard = max(self._heard, min(of_key[-1].time, clock.time()))
-            feed.note(self.name, key, self.describe(of_key[-1]), len(of_key), n_flagged)
+            feed.note(self.name, key, _described(of_key[-1]), len(of_key), n_flagged)
             if feed.wants_tail(self.name, key):
-                feed.add_tail(self.name, key, [self.describe(sample) for sample in of_key])
-
-    def describe(self, sample: ScoredRecord) -> dict[str, Any]:
-        """Return a scored record for the feed."""
-        band = None if sample.band is None else sample.band._asdict()
-        return {
-            "time": sample.time,
-            "values": [sample.texts.get(k, value) for k, value in enumerate(sample.values)],
-            "expected": band,
-            "score": sample.score,
-            "threshold": sample.threshold,
-            "p_value": sample.p_value,
-            "is_anomaly": bool(sample.flags & FLAGGED),
-        }
-
-    def _quarantine(self, records: Sequence[Record], judged: Judged[RecordResult]) -> None:
-        self._shared.metrics.quarantined.labels(self.name).inc(len(judged.rejected))
-        now, latest = clock.time(), sorted(judged.rejected.items())[-_MOST_QUARANTINED:]
-        rows = [(records[place].position, now, reason, records[place].text) for place, reason in latest]
-        with self.database.write() as file:
-            file.executemany("INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?, ?)", rows)
-            query = "DELETE FROM quarantine WHERE rowid <= (SELECT max(rowid) FROM quarantine) - ?"
-            file.execute(query, (_MOST_QUARANTINED,))
-
-    @staticmethod
-    def _answer(inbox: Inbox, records: Sequence[Record], judged: Judged[RecordResult]) -> None:
-        """Answer the clients that posted the records."""
-        for place in sorted([*judged.results, *judged.rejected]):
-            position = records[place].position
-            reason = judged.rejected.get(place)
-            result = judged.results[place] if reason is None else {"position": position, "error": reason}
-            inbox.answer(int(position), result)
-        inbox.answer_all()
+                feed.add_tail(self.name, key, [_described(sample) for sample in of_key])
 
     # ---- saving ------------------------------------------------------------------------------------------------------
-
-    def _note_save(self, seconds: float) -> None:
-        """Measure the time to save."""
-        self._shared.metrics.save.labels(self.name).observe(seconds)
 
     def _mark(self) -> dict[str, Any]:
         """Write the history to disk; return its state, to save with the models."""
@@ -659,6 +585,30 @@ class ServedStream:
 def _no_feedback(stream: ServedStream, worker: Worker) -> Callable[[str, Entry], None]:
     """Return a function that does nothing."""
     return lambda key, entry: None
+
+
+def _described(sample: ScoredRecord) -> dict[str, Any]:
+    """Return a scored record for the feed."""
+    band = None if sample.band is None else sample.band._asdict()
+    return {
+        "time": sample.time,
+        "values": [sample.texts.get(k, value) for k, value in enumerate(sample.values)],
+        "expected": band,
+        "score": sample.score,
+        "threshold": sample.threshold,
+        "p_value": sample.p_value,
+        "is_anomaly": bool(sample.flags & FLAGGED),
+    }
+
+
+def _answer(inbox: Inbox, records: Sequence[Record], judged: Judged[RecordResult]) -> None:
+    """Answer the clients that posted the records."""
+    for place in sorted([*judged.results, *judged.rejected]):
+        position = records[place].position
+        reason = judged.rejected.get(place)
+        result = judged.results[place] if reason is None else {"position": position, "error": reason}
+        inbox.answer(int(position), result)
+    inbox.answer_all()
 
 
 def _merged(changes: Sequence[EventChange]) -> list[EventChange]:

@@ -114,7 +114,7 @@ class Mute:
     def conflicts(self) -> Iterator[str]:
         """Yield what is wrong with valid values."""
         if self.key is None and self.pattern is None and self.field is None:
-            yield "set `key`, `pattern` or `field`: the rule has none of them"
+            yield "set `key`, `pattern` or `field`: the rule has none"
         if self.key is not None and self.pattern is not None:
             yield "set `key` or `pattern`, not both"
 

@@ -103,11 +103,7 @@ def replace(scratch: str, target: str) -> None:
 
 def keep(target: str, name: str) -> None:
     """Keep a database under a second name before it is replaced."""
-    try:
-        os.link(target, name)
-    except OSError as problem:
-        if problem.errno not in _NO_LINKS:
-            raise
+    if not _is_linked(target, name):
         shutil.copy2(target, name)
         _sync(name)
     sync_folder(os.path.dirname(os.path.abspath(name)))
@@ -184,12 +180,19 @@ def _create_empty(scratch: str, target: str) -> None:
 
 def _link(scratch: str, target: str) -> None:
     """Link a file to a new name, failing if it exists; rename it on file systems without hard links."""
+    if not _is_linked(scratch, target):
+        os.rename(scratch, target)
+
+
+def _is_linked(source: str, target: str) -> bool:
+    """Link a file to a new name; return False on file systems without hard links."""
     try:
-        os.link(scratch, target)
+        os.link(source, target)
     except OSError as problem:
         if problem.errno not in _NO_LINKS:
             raise
-        os.rename(scratch, target)
+        return False
+    return True
 
 
 def _remove(scratch: str) -> None:

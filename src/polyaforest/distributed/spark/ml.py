@@ -419,7 +419,7 @@ def _naming(partition: int, start: int) -> Iterator[None]:
 
 
 def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Combine batches into larger tables, none of them empty, to amortise the overhead of a task."""
+    """Combine batches into larger tables, which are never empty, to amortise the overhead of a task."""
     waiting: list[pa.RecordBatch] = []
     n = 0
     for batch in batches:
