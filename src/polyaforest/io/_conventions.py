@@ -13,6 +13,7 @@ from ._names import is_time_name
 
 __all__ = [
     "MISSING",
+    "MONTHS",
     "NO_CATEGORY",
     "TRUTH",
     "UTF8_BOM",
@@ -34,7 +35,17 @@ UTF8_BOM = b"\xef\xbb\xbf"
 
 _UNITS = ((1e11, 1), (1e14, 10**3), (1e17, 10**6))  # upper bounds of seconds, milliseconds, microseconds since 1970
 _YEARS_MEANT = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100: numbers in this range may be timestamps
-_MONTH = re.compile(r"(?:(\d{4})([-/.])(\d{1,2})|(\d{1,2})([-/.])(\d{4})|(\d{4})-?[Qq]([1-4]))", re.ASCII)
+_MONTH = re.compile(
+    r"(?:(?P<year>\d{4})(?:[-/.]|-?[Mm])(?P<month>\d{1,2})|(?P<month_before>\d{1,2})[-/.](?P<year_after>\d{4})"
+    r"|(?P<year_of>\d{4})[- ]?[Qq](?P<quarter>[1-4])|[Qq](?P<quarter_before>[1-4])[- /]?(?P<of_year>\d{4})"
+    r"|(?P<name>[A-Za-z]{3,9})\.?[- /]?(?P<of>\d{4})|(?P<since>\d{4})[- /]?(?P<name_after>[A-Za-z]{3,9}))",
+    re.ASCII,
+)
+_MONTH_NAMES = (
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+)  # fmt: skip
+MONTHS = {name[:n]: number for number, name in enumerate(_MONTH_NAMES, 1) for n in (3, 4, 9)} | {"sept": 9}
 
 
 def column_names(cells: Iterable[str]) -> list[str]:
@@ -97,21 +108,28 @@ def is_moment_since_1970(when: float) -> bool:
 
 
 def month_start(text: str) -> datetime | None:
-    """Return the start of a month such as 1833-01, 2000/01 or 01/2000, or of a quarter such as 2000-Q1; else None.
+    """Return the start of a month such as 1833-01, 01/2000 or Jan 2000, or of a quarter such as 2000-Q1; else None.
 
     Examples
     --------
-    >>> [str(month_start(text))[:10] for text in ("1833-01", "2000/1", "02/2000", "2000Q3", "2000-13")]
-    ['1833-01-01', '2000-01-01', '2000-02-01', '2000-07-01', 'None']
+    >>> [str(month_start(text))[:10] for text in ("1833-01", "2000/1", "02/2000", "2000M04", "May 2000", "2000-13")]
+    ['1833-01-01', '2000-01-01', '2000-02-01', '2000-04-01', '2000-05-01', 'None']
+    >>> [str(month_start(text))[:10] for text in ("2000Q3", "2000 Q3", "Q3 2000", "Model 2000")]
+    ['2000-07-01', '2000-07-01', '2000-07-01', 'None']
     """
     found = _MONTH.fullmatch(text.strip())
     if found is None:
         return None
-    first, _, second, month, _, year, of_quarter, quarter = found.groups()
+    parts = found.groupdict()
+    year = next(parts[name] for name in ("year", "year_after", "year_of", "of_year", "of", "since") if parts[name])
+    if quarter := parts["quarter"] or parts["quarter_before"]:
+        month = 3 * int(quarter) - 2
+    elif name := parts["name"] or parts["name_after"]:
+        month = MONTHS.get(name.lower(), 0)
+    else:
+        month = int(parts["month"] or parts["month_before"])
     try:
-        if quarter:
-            return datetime(int(of_quarter), 3 * int(quarter) - 2, 1, tzinfo=UTC)
-        return datetime(int(first or year), int(second or month), 1, tzinfo=UTC)
+        return datetime(int(year), month, 1, tzinfo=UTC)
     except ValueError:
         return None
 
