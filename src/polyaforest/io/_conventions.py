@@ -6,10 +6,10 @@ Imports nothing heavy, so that `watch` starts fast.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 
-from ._names import is_time_name
+from ._names import is_time_name, tokens
 
 __all__ = [
     "MISSING",
@@ -19,6 +19,7 @@ __all__ = [
     "UTF8_BOM",
     "column_names",
     "is_moment_since_1970",
+    "is_part_of_time",
     "looks_like_time",
     "month_start",
     "seconds",
@@ -100,6 +101,32 @@ def looks_like_time(name: str, moment: object) -> bool:
     except ValueError:
         return False
     return is_moment_since_1970(when) or not _is_number(moment)
+
+
+# parts of a time that only rise, or stay the same for weeks: to a stream, each new one is a value never seen
+_PARTS: dict[str, Callable[[datetime], int]] = {
+    "year": lambda moment: moment.year,
+    "quarter": lambda moment: (moment.month + 2) // 3,
+    "month": lambda moment: moment.month,
+    "week": lambda moment: moment.isocalendar().week,
+    "day": lambda moment: moment.day,
+}
+
+
+def is_part_of_time(name: str, value: object, when: float) -> bool:
+    """Return whether a field only repeats the year, month or day of a time, given in seconds, in any time zone.
+
+    Examples
+    --------
+    >>> when = seconds("2013-01-31T23:00:00Z")
+    >>> is_part_of_time("year", "2013", when), is_part_of_time("month", 2, when), is_part_of_time("day", 17, when)
+    (True, True, False)
+    """
+    [word] = words if len(words := tokens(name)) == 1 else [""]
+    if word not in _PARTS or not _is_number(value) or not is_moment_since_1970(when):
+        return False
+    moment = datetime.fromtimestamp(when, UTC)
+    return float(value) in {_PARTS[word](moment + timedelta(days=k)) for k in (-1, 0, 1)}  # type: ignore[arg-type]
 
 
 def is_moment_since_1970(when: float) -> bool:
