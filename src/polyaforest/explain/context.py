@@ -327,12 +327,12 @@ class Snapshot:
         if points is None or self.categories is None:
             return None
         has, n = self._has(points, row, k), len(points)
-        n_all, rarest, pair = np.count_nonzero(has), _RARER, None
+        n_all, rarest, pair = int(np.count_nonzero(has)), _RARER, None
         for c in self.categories.columns:
             if c == k or np.isnan(row[c]):
                 continue
             has_other = self._has(points, row, c)
-            n_other, n_both = np.count_nonzero(has_other), np.count_nonzero(has & has_other)
+            n_other, n_both = int(np.count_nonzero(has_other)), int(np.count_nonzero(has & has_other))
             rarer = (n_all * n_other / max(n, 1) + 0.5) / (n_both + 0.5)
             if rarer > rarest:
                 rarest, pair = rarer, CategoryCount(n_both, n_other, c)

@@ -126,7 +126,8 @@ def is_part_of_time(name: str, value: object, when: float) -> bool:
     if word not in _PARTS or not _is_number(value) or not is_moment_since_1970(when):
         return False
     moment = datetime.fromtimestamp(when, UTC)
-    return float(value) in {_PARTS[word](moment + timedelta(days=k)) for k in (-1, 0, 1)}  # type: ignore[arg-type]
+    parts: set[float] = {_PARTS[word](moment + timedelta(days=k)) for k in (-1, 0, 1)}
+    return float(value) in parts  # type: ignore[arg-type]
 
 
 def is_moment_since_1970(when: float) -> bool:

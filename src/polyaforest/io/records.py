@@ -66,7 +66,7 @@ class RecordReader:
     """Parse a stream of records.
 
     The first valid record determines what is not configured: the format, the time (a field with a name like "timestamp"
-    that contains a time), and the columns (all numeric and boolean fields except time, its parts, key and id). Fields of
+    that contains a time), and the columns (all numeric and boolean fields but time, its parts, key and id). Fields of
     nested objects have dotted names ("cpu.user"). Missing fields and nulls are NaN; other fields are ignored.
 
     CSV begins with a header, or has numbers only, and then columns are named "column_1" and so on. A repeated header,
