@@ -440,6 +440,22 @@ def test_reads_binary_formats(saved, form):
         everything(saved(written(form)[:60] + bytes(100), f"broken.{form}"))
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet", "jsonl"])
+def test_codes_are_the_same_in_files_that_write_them_otherwise(tmp_path, form):
+    flags = (rng.random(N) < 0.2).astype(int)
+    texts = []
+    for kind in (pl.Int64, pl.Float64):
+        frame = pl.DataFrame({"level": LEVELS, "is_new": flags, "status": 200 + flags}).with_columns(
+            pl.col("is_new", "status").cast(kind)
+        )
+        path = tmp_path / f"{kind}.{form}"
+        getattr(frame, {"csv": "write_csv", "parquet": "write_parquet", "jsonl": "write_ndjson"}[form])(path)
+        table, chunk = everything(str(path))
+        assert table.columns.categories == ["is_new", "status"]
+        texts.append([chunk.texts[code] for code in chunk.rows[:, 1:].ravel().tolist()])
+    assert texts[0] == texts[1] == [str(value) for flag in flags.tolist() for value in (flag, 200 + flag)]
+
+
 def test_calendar_numbers_are_days(saved):
     days = [f"{START + timedelta(days=i):%Y%m%d}" for i in range(N)]
     _, chunk = everything(saved(csv_of(day=[*days[:-1], "20051332"], level=LEVELS)), time="day")

@@ -16,7 +16,17 @@ from ._conventions import MISSING, NO_CATEGORY, TRUTH, month_start, units_per_se
 from ._dates import DateOrder, infer_order, ordered_seconds
 from ._notation import Notation
 
-__all__ = ["Clock", "calendar_seconds", "categories", "category_texts", "numbers", "seconds_of_day", "texts", "without"]
+__all__ = [
+    "Clock",
+    "calendar_seconds",
+    "categories",
+    "category_texts",
+    "numbers",
+    "seconds_of_day",
+    "texts",
+    "whole",
+    "without",
+]
 
 Floats = NDArray[np.float64]
 
@@ -75,6 +85,11 @@ def category_texts(cells: pl.Series) -> pl.Series:
     """Strip the texts of categories; null for missing ones."""
     text = cells.str.strip_chars(" \t")
     return text.set(text.str.to_lowercase().is_in(NO_CATEGORY).fill_null(value=False), None)
+
+
+def whole(cells: pl.Series) -> pl.Series:
+    """Write codes as whole numbers: 1.0, as beside missing values, is 1."""
+    return cells.str.replace(r"^(-?[0-9]+)\.0+$", "${1}") if cells.dtype == pl.String else cells
 
 
 def categories(cells: pl.Series) -> tuple[Floats, dict[float, str]]:

@@ -79,10 +79,8 @@ class SampleColumn:
 
     @cached_property
     def is_bit(self) -> bool:
-        """Whether cells are the numbers 0 and 1, both written in one way: truth values."""
+        """Whether cells are the numbers 0 and 1: truth values."""
         if self.notation is not None or self.n_read < _FEWEST_BITS or self.n_unread or self.n_distinct != 2:
-            return False
-        if self.cells.dtype == pl.String and category_texts(self.cells).drop_nulls().n_unique() > 2:
             return False
         return set(np.unique(self.values[~np.isnan(self.values)]).tolist()) == {0.0, 1.0}
 
