@@ -193,6 +193,8 @@ class TableDetector:
                     explained = detector.explain(self._rows_at(own), rows=at, **times, **self._in_place)
                 else:
                     explained = detector.explain(self._rows_at(mine), **self._groups_at(mine))
+                    if self.columns.categories and self.table.groups is None:
+                        explained.count_in(self.table.rows[own])
                 found |= zip(mine.tolist(), explained, strict=True)
         return found
 
