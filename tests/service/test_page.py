@@ -93,7 +93,8 @@ def test_anomaly_appears_without_reload_and_keeps_its_feedback(make, look):
         reason = page.locator(".reason").first
         expect(reason).to_have_attribute("data-feature", "cpu")
         expect(reason).to_contain_text("too high")
-        expect(reason).to_contain_text("expected")
+        expect(reason).to_contain_text("usual")
+        expect(reason).to_contain_text("would be normal")
         expect(headline(page)).to_contain_text(re.compile("^cpu 99 at 03:13:20, expected about "))
         page.get_by_label("Note (optional)").fill("the <b>fan</b> broke")
         page.get_by_role("button", name="This was an incident").click()

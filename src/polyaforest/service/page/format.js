@@ -108,12 +108,15 @@ export function day(time) {
 /** Whether two moments are on the same day. */
 const isOneDay = (one, other) => parts(one).slice(0, 3).join() === parts(other).slice(0, 3).join();
 
+/** Return a range of time with both days, which do not depend on today. */
+export const datedSpan = (start, end) => `${day(start)} ${clock(start)} – ${day(end)} ${clock(end)}`;
+
 /** Return a span from one moment to another: both days, unless they are the same. */
 export function span(start, end) {
   if (end === null || end === undefined) return `since ${moment(start)}`;
   if (end - start < 1) return moment(start);
   if (isOneDay(start, end)) return `${moment(start)} – ${clock(end)}`;
-  return `${day(start)} ${clock(start)} – ${day(end)} ${clock(end)}`;
+  return datedSpan(start, end);
 }
 
 const STEPS = [

@@ -1,12 +1,13 @@
 // The overview: open events, and the surprise of each key over time.
 
-import { get, ofStream, softly } from "./api.js";
+import { get, softly } from "./api.js";
 import { announce, h, throttled, visible } from "./dom.js";
 import { ago, count, now, plural } from "./format.js";
 import { Lanes, legend } from "./lanes.js";
 import { causeList } from "./work.js";
-import { eventList, howToPost, isSevere, severityChoice, streamLink } from "./parts.js";
+import { eventList, isSevere, severityChoice, streamLink } from "./parts.js";
 import { RangeChooser, TimeRange, fitting } from "./range.js";
+import { howToSend } from "./sending.js";
 
 const CELL = 8; // pixels of a time bucket
 const MOST_LANES = 50;
@@ -117,6 +118,11 @@ export class Overview {
   get _filtered() {
     const given = { stream: this._stream.value, search: this._search.value.trim() };
     return Object.fromEntries(Object.entries(given).filter(([, value]) => value));
+  }
+
+  /** Whether the filters hide anything. */
+  get _isNarrowed() {
+    return Object.keys(this._filtered).length > 0 || Number(this._severity.value) > 1;
   }
 
   /** Whether the filters let an event through. */
@@ -243,7 +249,7 @@ export class Overview {
   }
 
   _onEvent(event) {
-    if (!this._isWanted(event)) return;
+    if (!this._isWanted(event)) return this._reload(); // the headline counts it
     const id = `${event.stream}/${event.id}`;
     const before = this._events.get(id);
     this._events.set(id, event);
@@ -279,7 +285,7 @@ export class Overview {
         : [h(
             "p",
             { class: "muted pad" },
-            Object.keys(this._filtered).length
+            this._isNarrowed
               ? "No events in this range match."
               : open.length
                 ? "No other events in this range."
@@ -291,6 +297,8 @@ export class Overview {
 
   _showHead() {
     const open = [...this._events.values()].filter((event) => event.is_open);
+    const nOpen = this._status.streams.reduce((sum, { n_open_events: n }) => sum + n, 0);
+    const nHidden = this._isNarrowed ? nOpen - open.length : 0;
     const keys = new Set(open.filter(({ what }) => what !== "stream").map((event) => `${event.stream}\0${event.key}`))
       .size;
     const where = keys ? ` on ${plural(keys, "key")}` : "";
@@ -301,7 +309,10 @@ export class Overview {
       this._headline.textContent = `${visible(broken[0].name)} is not running: ${visible(broken[0].error)}`;
     else if (!nRecords) this._headline.textContent = "Waiting for the first record";
     else if (open.length >= MOST_EVENTS) this._headline.textContent = `${count(open.length)} events or more are open`;
+    else if (open.length && nHidden > 0)
+      this._headline.textContent = `${plural(open.length, "event")} open${where}, ${count(nHidden)} more hidden by the filters`;
     else if (open.length) this._headline.textContent = `${plural(open.length, "event")} open${where}`;
+    else if (nHidden > 0) this._headline.textContent = `${plural(nHidden, "event")} open, hidden by the filters`;
     else this._headline.textContent = "All normal";
     const nKeys = this._status.streams.reduce((sum, { n_keys: n }) => sum + n, 0);
     const latest =
@@ -329,22 +340,7 @@ export class Overview {
 
   async _emptyPanel(stream) {
     const title = h("h2", {}, "No records in ", h("bdi", {}, visible(stream.name)), " yet");
-    if (!stream.accepts_records) {
-      return h(
-        "section",
-        { class: "panel empty" },
-        title,
-        h("p", {}, `This stream reads from ${visible(stream.source)}. Records appear here as they arrive.`),
-      );
-    }
-    const { settings } = await get(ofStream(stream.name), {}, this._page.signal);
-    return h(
-      "section",
-      { class: "panel empty" },
-      title,
-      h("p", {}, "Send the first record; it appears here at once. The model needs a few hundred records to learn what is usual."),
-      howToPost(stream, settings, this._page.status.needs_token),
-    );
+    return h("section", { class: "panel empty" }, title, await howToSend(stream, this._page));
   }
 
   _choose(range) {

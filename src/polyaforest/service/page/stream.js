@@ -5,8 +5,9 @@ import { ChartStack } from "./charts.js";
 import { announce, h, name, throttled, visible } from "./dom.js";
 import { ago, bytes, count, moment, plural } from "./format.js";
 import { drawStrip } from "./lanes.js";
-import { eventLink, eventRow, facts, howToPost, sentence, streamLink } from "./parts.js";
+import { eventLink, eventRow, facts, sentence, streamLink } from "./parts.js";
 import { RangeChooser, TimeRange, fitting } from "./range.js";
+import { howToSend } from "./sending.js";
 import { AnnotationPanel, MutePanel } from "./work.js";
 
 const MOST_POINTS = 1000;
@@ -330,30 +331,21 @@ export class StreamScreen {
         "section",
         { class: "panel empty" },
         h("h2", {}, isNew ? "No records yet" : "No records in this range"),
-        isNew && this._about.accepts_records
-          ? this._howToPost()
+        isNew
+          ? this._howToSend()
           : h(
               "p",
               {},
-              isNew
-                ? `Records from ${visible(this._about.source)} appear here as they arrive.`
-                : `Records exist from ${moment(this._known.start)} to ${moment(this._known.end)}. `,
-              isNew
-                ? ""
-                : h(
-                    "button",
-                    { type: "button", onclick: () => this._choose(new TimeRange({ last: "all" })) },
-                    "Show all",
-                  ),
+              `Records exist from ${moment(this._known.start)} to ${moment(this._known.end)}. `,
+              h("button", { type: "button", onclick: () => this._choose(new TimeRange({ last: "all" })) }, "Show all"),
             ),
       ),
     );
   }
 
-  _howToPost() {
+  _howToSend() {
     const box = h("div", {});
-    const show = ({ settings }) => box.append(howToPost(this._about, settings, this._page.status.needs_token));
-    get(ofStream(this._stream), {}, this._page.signal).then(show, (problem) => this._fail(problem));
+    howToSend(this._about, this._page).then((how) => box.append(how), (problem) => this._fail(problem));
     return box;
   }
 
