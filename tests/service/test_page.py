@@ -207,11 +207,13 @@ def test_overview_filters_events_by_severity(make, look):
 
 def test_charts_leave_out_categories(make, look):
     service = make('[streams.web]\ntime = "time"\ncategories = ["country"]\n')
-    records = [{"time": START + 60 * i, "amount": i % 7, "country": "DE" if i % 3 else "FR"} for i in range(100)]
+    moments = [START + 0.0007 + 60 * i for i in range(100)]  # the ends of "All" are not whole milliseconds
+    records = [{"time": at, "amount": i % 7, "country": "DE" if i % 3 else "FR"} for i, at in enumerate(moments)]
     service.post("web", records, verdicts="none").raise_for_status()
     assert list(service.get("/streams/web/series")["fields"]) == ["amount"]
-    page = look(service).open("/stream/web/?last=6h")
+    page = look(service).open("/stream/web/?last=all")
     page.locator(".chart").nth(1).wait_for()
+    expect(page.locator(".chart-notes")).to_contain_text("100 records, all shown")
     expect(page.locator(".chart h3").first).to_have_text("amount")
     expect(page.locator(".chart", has_text="country")).to_have_count(0)
 

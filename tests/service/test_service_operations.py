@@ -326,6 +326,19 @@ def test_growing_incident_is_reported_once_per_interval(database):
         assert len(hook.messages[1]["incident"]["keys"]) == 4
 
 
+def test_end_is_reported_although_an_event_without_alerts_is_open(database):
+    with receiver() as hook:
+        book = IncidentBook()
+        outbox = outbox_of(database, hook.url, group_wait=0.0, min_severity=3)
+        delivery = Delivery(lambda: [outbox], book)
+        queue(outbox, book, database, event("a", "k0", 0, is_open=True, cpu=9))
+        assert delivery.send_due()["sent"] == 1
+        queue(outbox, book, database, {**event("b", "k1", 1, is_open=True, cpu=9), "severity": 1})
+        queue(outbox, book, database, {**event("a", "k0", 0, 2.0, cpu=9), "incident": {"id": "a", "stream": "s"}})
+        delivery.send_due()
+        assert [message["type"] for message in hook.messages] == ["open", "closing"]
+
+
 def test_messages_per_hour_are_limited(database):
     with receiver() as hook:
         book = IncidentBook()

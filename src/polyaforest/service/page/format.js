@@ -78,6 +78,9 @@ function parts(time) {
 
 const two = (value) => String(value).padStart(2, "0");
 
+/** Return a span as times of a request: whole milliseconds that lose no record at its ends. */
+export const asked = (start, end) => [(Math.floor(start * 1000) / 1000).toFixed(3), (Math.ceil(end * 1000) / 1000).toFixed(3)];
+
 /** Return the time of day. */
 export function clock(time, withSeconds = true) {
   const [, , , hour, minute, second] = parts(time);

@@ -2,7 +2,7 @@
 
 import { get, softly } from "./api.js";
 import { announce, h, throttled, visible } from "./dom.js";
-import { ago, count, now, plural } from "./format.js";
+import { ago, asked, count, now, plural } from "./format.js";
 import { Lanes, legend } from "./lanes.js";
 import { causeList } from "./work.js";
 import { eventList, isSevere, severityChoice, streamLink } from "./parts.js";
@@ -169,9 +169,9 @@ export class Overview {
     if (this._isFitted) this._range = new TimeRange({ last: fitting(status.streams) });
     this._chooser.show(this._range);
     this._page.onStatus(status);
-    const [start, end] = this._range.resolve(this._known);
+    const [start, end] = asked(...this._range.resolve(this._known));
     const severe = { min_severity: this._severity.value, ...this._filtered };
-    const within = { start: start.toFixed(3), end: this._range.isLive ? undefined : end.toFixed(3), ...severe };
+    const within = { start, end: this._range.isLive ? undefined : end, ...severe };
     const [, events, open, incidents] = await Promise.all([
       this._refreshLanes(),
       get("events", { ...within, limit: MOST_EVENTS }, this._page.signal),
@@ -189,9 +189,9 @@ export class Overview {
   /** List the causes of the events of the range, if they are shown. */
   async _refreshCauses() {
     if (!this._causesPanel.open) return;
-    const [start, end] = this._range.resolve(this._known);
+    const [start, end] = asked(...this._range.resolve(this._known));
     const { stream } = this._filtered;
-    const within = { start: start.toFixed(3), end: this._range.isLive ? undefined : end.toFixed(3) };
+    const within = { start, end: this._range.isLive ? undefined : end };
     const { causes } = await get(
       "causes",
       { ...within, stream, min_severity: this._severity.value },
@@ -203,14 +203,14 @@ export class Overview {
   }
 
   async _refreshLanes() {
-    const [start, end] = this._range.resolve(this._known);
+    const [start, end] = asked(...this._range.resolve(this._known));
     const width = this._lanes.element.clientWidth || 800;
     const buckets = Math.max(40, Math.min(180, Math.round((width - (width < 600 ? 20 : 280)) / CELL)));
     this._lanesAt = performance.now();
     const turn = ++this._lanesTurn;
     const data = await get(
       "overview",
-      { start: start.toFixed(3), end: end.toFixed(3), buckets, limit: this._limit, ...this._filtered },
+      { start, end, buckets, limit: this._limit, ...this._filtered },
       this._page.signal,
     );
     if (turn !== this._lanesTurn) return;
@@ -334,12 +334,19 @@ export class Overview {
     const names = new Set(empty.map(({ name }) => name));
     if (this._emptyNames && [...names].join() === [...this._emptyNames].join()) return;
     this._emptyNames = names;
-    const panels = await Promise.all(empty.map((stream) => this._emptyPanel(stream)));
+    const panels = await Promise.all(empty.map((stream) => this._emptyPanel(stream, isAll)));
     this._empty.replaceChildren(...panels);
   }
 
-  async _emptyPanel(stream) {
+  /** Return what to do about a stream without records; folded if others have some. */
+  async _emptyPanel(stream, isAll) {
     const title = h("h2", {}, "No records in ", h("bdi", {}, visible(stream.name)), " yet");
+    if (!isAll) {
+      const box = h("details", { class: "panel empty" }, h("summary", {}, title, " – how to send them"));
+      const fill = async () => box.append(await howToSend(stream, this._page));
+      box.addEventListener("toggle", () => softly(fill()), { once: true });
+      return box;
+    }
     return h("section", { class: "panel empty" }, title, await howToSend(stream, this._page));
   }
 
