@@ -191,7 +191,7 @@ def test_scorers_are_short(name):
     assert len((SCRIPTS / name).read_text("utf-8").splitlines()) < 200
 
 
-def test_scorers_refuse_what_the_library_refuses():
+def test_scorers_reject_what_the_library_rejects():
     strict = StreamingMPF(n_estimators=3, missing="error", random_state=0).fit(fitted())
     scorer = Scorer(json.loads(strict.export("json")))
     for row, words in [([1, None, 2], "missing values"), ([1, 2], "3 columns"), ([1, 1e101, 2], "too large")]:

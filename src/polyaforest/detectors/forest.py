@@ -373,7 +373,7 @@ class ForestDetector(Probabilities, Detector):
     # ---- files ------------------------------------------------------------------------------------------------------
 
     @overload
-    def export(self, format: Literal["json"], **options: Any) -> str: ...
+    def export(self, format: Literal["json", "sql"], **options: Any) -> str: ...
 
     @overload
     def export(self, format: str, **options: Any) -> str | bytes: ...
@@ -383,9 +383,12 @@ class ForestDetector(Probabilities, Detector):
 
         Parameters
         ----------
-        format : {"json"}
-            ``"json"`` is a text with everything that scoring needs, for the scorers in Python and JavaScript beside
-            `polyaforest.export`.
+        format : {"json", "sql"}
+            ``"json"`` is a text with everything that scoring needs, for scorers in Python and JavaScript. ``"sql"`` is
+            a script that creates tables, and a view of the scores of the rows of a table.
+        **options
+            Of SQL: `dialect` ("postgresql", "sqlite" or "duckdb"), the `table` to score ("rows"), the column that is
+            its unique `key` ("id"), and the `prefix` of what is created ("polyaforest").
 
         Returns
         -------
@@ -409,7 +412,7 @@ class ForestDetector(Probabilities, Detector):
                 threshold = -np.inf
             own = self._feature_names, self.encoding_, threshold, model.calibration_scores(query)
             parts = export.Exported(type(self).__name__, model.fitted, query, *own)
-            return export.write(parts, format, f"polyaforest {__version__}", **options)
+            return export.write(parts, format, f"polyaforest {__version__}", options)
 
     @classmethod
     def _names_in_files(cls) -> list[str]:

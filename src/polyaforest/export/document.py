@@ -66,6 +66,7 @@ def document(given: Exported, written_by: str) -> Document:
             {"name": name, "kind": "category" if k in categorical else "number"} for k, name in enumerate(given.names)
         ],
         "order": _order(given),
+        "texts": [] if given.encoding is None else sorted(given.encoding.kept(fitted.rows).texts.values()),
         "n_numbers": n_numbers,
         "score": _score(query, len(fitted.forest.left), fitted.lifetimes if uses_cells else None),
         "threshold": given.threshold,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
 
 from polyaforest.export.document import Document, Exported, document
+from polyaforest.export.sql import as_sql
 
 
 def as_json(model: Document) -> str:
@@ -20,11 +21,11 @@ def _as_list(value: Any) -> Any:
     return value.tolist()
 
 
-FORMATS: dict[str, Callable[..., str | bytes]] = {"json": as_json}
+FORMATS: dict[str, Callable[..., str | bytes]] = {"json": as_json, "sql": as_sql}
 
 
-def write(given: Exported, name: str, written_by: str, **options: Any) -> str | bytes:
+def write(given: Exported, format: str, written_by: str, options: Mapping[str, Any]) -> str | bytes:
     """Return a model in a format; raise ValueError if the format is unknown or cannot express the model."""
-    if name not in FORMATS:
-        raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}; got {name!r}")
-    return FORMATS[name](document(given, written_by), **options)
+    if format not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}; got {format!r}")
+    return FORMATS[format](document(given, written_by), **options)
