@@ -10,6 +10,7 @@ from importlib.resources import files
 import numpy as np
 import pandas as pd
 import pytest
+from effort import mostly_slow
 
 from polyaforest import BatchMPF, EpsilonPhi, StreamingMPF, Tree
 from polyaforest.export.scorer import Scorer, code_of
@@ -93,8 +94,8 @@ def check(detector, table, found):
 
 
 @pytest.mark.parametrize("missing", MISSING)
-@pytest.mark.parametrize(("kind", "score"), KINDS)
-@pytest.mark.parametrize("as_table", [np.asarray, mixed])
+@pytest.mark.parametrize(("kind", "score"), mostly_slow(KINDS, 0, 2, 3, 8))
+@pytest.mark.parametrize("as_table", mostly_slow([np.asarray, mixed], 1))
 def test_both_scorers_agree_with_the_library(kind, score, missing, as_table):
     tree = Tree(max_depth=6) if kind is BatchMPF else None
     settings = {"n_estimators": 4, "tree": tree, "score_type": score, "missing": missing, "random_state": 0}

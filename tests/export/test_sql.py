@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import psycopg
 import pytest
+from effort import mostly_slow
 from servers import postgres_server
 
 from polyaforest import BatchMPF, EpsilonPhi, StreamingMPF, Tree
@@ -89,8 +90,8 @@ def rows_to_score(fitted):
     return table
 
 
-@pytest.mark.parametrize("is_mixed", [False, True])
-@pytest.mark.parametrize(("kind", "score"), KINDS)
+@pytest.mark.parametrize("is_mixed", mostly_slow([True, False]))
+@pytest.mark.parametrize(("kind", "score"), mostly_slow(KINDS, 0, 3))
 def test_databases_score_as_the_library(database, kind, score, is_mixed):
     fitted = rows_to_fit() if is_mixed else rows_to_fit()[[HOSTILE, "y"]]
     tree = Tree(max_depth=5) if kind is BatchMPF else None

@@ -12,7 +12,7 @@ from polyaforest.cli import _options as options
 _HELP = """Write MODEL in a format that other programs score with, without polyaforest.
 
 The ending of the file chooses the format: .json for the scorers in Python and JavaScript, which --scorer writes beside
-it; .sql for a script that creates tables and a view of scores in a database.
+it; .sql for a script that creates tables and a view of scores in a database; .onnx for a graph (extra onnx).
 
 \b
 Examples:

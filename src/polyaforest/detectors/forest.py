@@ -376,6 +376,9 @@ class ForestDetector(Probabilities, Detector):
     def export(self, format: Literal["json", "sql"], **options: Any) -> str: ...
 
     @overload
+    def export(self, format: Literal["onnx"], **options: Any) -> bytes: ...
+
+    @overload
     def export(self, format: str, **options: Any) -> str | bytes: ...
 
     def export(self, format: str, **options: Any) -> str | bytes:
@@ -383,9 +386,10 @@ class ForestDetector(Probabilities, Detector):
 
         Parameters
         ----------
-        format : {"json", "sql"}
+        format : {"json", "sql", "onnx"}
             ``"json"`` is a text with everything that scoring needs, for scorers in Python and JavaScript. ``"sql"`` is
-            a script that creates tables, and a view of the scores of the rows of a table.
+            a script that creates tables, and a view of the scores of the rows of a table. ``"onnx"`` is a graph, as
+            bytes, with the input ``X`` and the outputs ``score`` and ``is_anomaly``.
         **options
             Of SQL: `dialect` ("postgresql", "sqlite" or "duckdb"), the `table` to score ("rows"), the column that is
             its unique `key` ("id"), and the `prefix` of what is created ("polyaforest").

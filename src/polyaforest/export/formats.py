@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from polyaforest.export.document import Document, Exported, document
+from polyaforest.export.onnx import as_onnx
 from polyaforest.export.sql import as_sql
 
 
@@ -21,7 +22,7 @@ def _as_list(value: Any) -> Any:
     return value.tolist()
 
 
-FORMATS: dict[str, Callable[..., str | bytes]] = {"json": as_json, "sql": as_sql}
+FORMATS: dict[str, Callable[..., str | bytes]] = {"json": as_json, "sql": as_sql, "onnx": as_onnx}
 
 
 def write(given: Exported, format: str, written_by: str, options: Mapping[str, Any]) -> str | bytes:

@@ -1,8 +1,7 @@
 """A model as SQL: tables of its trees, and a view that scores the rows of another table by walks down the trees.
 
-A score that uses cells is a sum over the nodes on the paths of a row: each node has a value, the log-mass of the cells
-that it is, and a cost per unit of distance from its box. So a view needs no loop over lifetimes. Otherwise the value of
-a path is that of its leaf, and rows beyond the domain fade with their distance.
+Each node that a row comes by adds its value and costs its distance (`export.sums`). Rows beyond the domain of a
+process fade with their distance.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from polyaforest.export.document import Document
+from polyaforest.export.sums import duration, node_values
 from polyaforest.kernels.arrays import Array
 from polyaforest.kernels.boxes import APART
 from polyaforest.tables.categories import UNKNOWN, code_of
@@ -126,7 +126,7 @@ class _Script:
     @property
     def codes_used(self) -> bool:
         """Whether there are categories."""
-        return self.n > self.n_numbers
+        return bool(self.n > self.n_numbers)
 
     # ---- tables -----------------------------------------------------------------------------------------------------
 
@@ -135,21 +135,26 @@ class _Script:
         boxes: list[tuple[Any, ...]] = []
         for t, tree in enumerate(self.model["trees"]):
             first = len(nodes)
-            values, lived = self._values(tree)
+            values, lived = node_values(tree, self.model["score"]["lifetimes"])
             for j, (left, right) in enumerate(zip(tree["left"].tolist(), tree["right"].tolist(), strict=True)):
-                is_leaf = left < 0
-                places = (None, None, None, None) if is_leaf else (
-                    first + left, first + right, int(tree["feature"][j]), float(tree["cut"][j])
-                )  # fmt: skip
-                nodes.append(Node(t, first + j, *places, float(values[j]), int(j == 0)))
+                left_node, right_node, feature, cut = None, None, None, None
+                if left >= 0:
+                    left_node, right_node = first + left, first + right
+                    feature, cut = int(tree["feature"][j]), float(tree["cut"][j])
+                own = t, first + j, left_node, right_node, feature, cut, float(values[j]), int(j == 0)
+                nodes.append(Node(*own))
                 if tree["lower"] is not None and lived[j] > 0:
-                    corners = [[values[place] for values, place in zip(self.model["corners"], side[j], strict=True)]
-                               for side in (tree["lower"], tree["upper"])]  # fmt: skip
-                    boxes.append((first + j, *self._sides(*corners, lived[j] * tree["weights"])))
+                    lower, upper = self._corner(tree["lower"][j]), self._corner(tree["upper"][j])
+                    boxes.append((first + j, *self._sides(lower, upper, lived[j] * tree["weights"])))
             if tree["lower"] is None:  # the domain, at the root
-                total = _duration(tree, self.model["score"]["lifetimes"]) if self.uses_cells else 1.0 / tree["size"]
-                boxes.append((first, *self._sides(*tree["world"], total * tree["weights"])))
+                total = duration(tree, self.model["score"]["lifetimes"]) if self.uses_cells else 1.0 / tree["size"]
+                lower, upper = tree["world"]
+                boxes.append((first, *self._sides(lower, upper, total * tree["weights"])))
         return nodes, boxes
+
+    def _corner(self, places: Array) -> list[float]:
+        """Return the coordinates of a corner of a box."""
+        return [values[place] for values, place in zip(self.model["corners"], places, strict=True)]
 
     def _sides(self, lower: Sequence[float], upper: Sequence[float], costs: Array) -> Iterator[float]:
         """Yield low, high and cost of each feature of a box; a category has the number of its cube as both."""
@@ -159,20 +164,6 @@ class _Script:
             else:
                 cube = self.cubes.setdefault((int(low), int(high)), len(self.cubes))
                 yield from (float(cube), float(cube), cost)
-
-    def _values(self, tree: Document) -> tuple[Array, Array]:
-        """Return what each node adds to the value of a row, and its duration, summed over the lifetimes."""
-        log_mass, time, is_leaf = tree["log_mass"], tree["time"], tree["left"] < 0
-        if not self.uses_cells:
-            return np.where(is_leaf, log_mass, 0.0), np.zeros(len(time))
-        born = np.zeros(len(time))
-        for side in ("left", "right"):
-            born[tree[side][~is_leaf]] = time[~is_leaf]
-        times = np.asarray(self.model["score"]["lifetimes"])[:, None]
-        ends = np.where(is_leaf, np.inf, time)
-        n_cells = ((born <= times) & (times < ends)).sum(axis=0)
-        lived = np.maximum(np.minimum(times, time) - born, 0.0).sum(axis=0)
-        return np.where(n_cells > 0, n_cells * log_mass, 0.0), lived
 
     def _pair_table(self) -> list[str]:
         pairs = self.model["pairs"]
@@ -325,8 +316,3 @@ SELECT s.id AS {_quoted(self.key)}, s.score, {verdict} AS is_anomaly FROM final 
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _duration(tree: Document, lifetimes: Array) -> float:
-    """Return the duration of every path of a process, summed over the lifetimes: all leaves end at the same time."""
-    return float(np.minimum(lifetimes, tree["time"].max()).sum())
