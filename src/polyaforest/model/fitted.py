@@ -21,7 +21,9 @@ from polyaforest.util.parallel import ordered_sum, spans
 
 if TYPE_CHECKING:
     from polyaforest.explain.context import HeldPoints, Reference, Snapshot
-    from polyaforest.forest.pairs import RarePair
+    from polyaforest.forest.columns import LateColumns
+    from polyaforest.forest.margins import Margins
+    from polyaforest.forest.pairs import Pairs, RarePair
     from polyaforest.forest.stream import Stream
     from polyaforest.model.sample import CalibrationSample
 
@@ -116,6 +118,21 @@ class FittedForest(ABC):
     @property
     def held(self) -> HeldPoints | None:
         """The points and their keys."""
+        return None
+
+    @property
+    def late_columns(self) -> LateColumns | None:
+        """The columns without a value in the first rows of a stream; None in other forests."""
+        return None
+
+    @property
+    def margins(self) -> Margins | None:
+        """The margins that `subtract_margins` uses."""
+        return None
+
+    @property
+    def pairs(self) -> Pairs | None:
+        """The rare pairs that `subtract_margins` uses."""
         return None
 
     def as_scored(self, rows: Array, query: Query) -> Array:
@@ -420,6 +437,21 @@ class FittedStream(FittedForest):
     def grown_until(self) -> float:
         """The lifetime of the trees."""
         return super().grown_until if self._stream.is_frozen else float(self._stream.rules.plan.lifetime)
+
+    @property
+    def late_columns(self) -> LateColumns:
+        """The unknown and young columns of the stream."""
+        return self._stream.columns
+
+    @property
+    def margins(self) -> Margins | None:
+        """The margins of single features."""
+        return self._stream.margins
+
+    @property
+    def pairs(self) -> Pairs | None:
+        """The rare pairs of values."""
+        return self._stream.pairs
 
     def as_scored(self, rows: Array, query: Query) -> Array:
         """Return rows without the values of unknown and young columns."""
