@@ -46,6 +46,7 @@ from polyaforest.tables.validation import LARGEST, all_or_nothing
 
 WARM_UP = 256  # arrivals after which the weights of features are fixed
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree processes at a time
+_FEW = 4  # points that are cleared faster one by one
 _ROWS_PER_STEP = 128  # points whose scores show how their tail falls
 _ARRIVALS_PER_MARGINS = 1024  # arrivals between measurements of the margins; before, after powers of two
 
@@ -317,6 +318,18 @@ class Stream:
             judged = self.calibration.judge_then_learn(logs, np.arange(came, came + len(scores)), policy)
         return judged._replace(scores=scores, thresholds=self.rules.score.from_log(judged.thresholds))
 
+    def is_below_threshold(self, score: Array, policy: ThresholdPolicy) -> bool:
+        """Return whether `judge` would flag a row with this score, (1,)."""
+        return bool(self.rules.score.to_log(score).item() < self.calibration.threshold(policy))
+
+    def judge_one(self, score: Array, policy: ThresholdPolicy, came: int) -> Detections:
+        """Do what `judge` does for a single row, faster, and add its score."""
+        kind = self.rules.score
+        log = kind.to_log(score).item()
+        p_value, threshold, bits = self.calibration.judge_one(log, came, policy)
+        placed = kind.from_log(np.array([threshold]))
+        return Detections(score, np.array([p_value]), np.array([log < threshold]), placed, tail_bits=np.array([bits]))
+
     def keep_scores(self, n: int) -> None:
         """Keep at most `n` calibration scores from now on."""
         self.calibration.resize(n)
@@ -459,6 +472,11 @@ class Stream:
         """Store rows in their slots; the first is arrival `came`."""
         if not self.keeps_points:
             return
+        if len(rows) == 1:
+            slot = slots[0]
+            if slot != NONE:
+                self.points.values[slot], self.numbers[slot] = rows[0], came
+            return
         numbers = np.arange(came, came + len(rows))
         if not self.store.takes_all:
             kept = slots != NONE
@@ -478,9 +496,11 @@ class Stream:
 
     def _let_go(self, slots: Array) -> None:
         """Clear the slots of points that left."""
-        if len(slots):
+        for slot in slots.tolist() if len(slots) <= _FEW else ():
+            self.points.values[slot], self.numbers[slot] = 0.0, NONE
+        if len(slots) > _FEW:
             self.points.values[slots], self.numbers[slots] = 0.0, NONE
-            self.store.release(slots.tolist())
+        self.store.release(slots.tolist())
 
     def as_scored(self, rows: Array, *, is_marginal: bool) -> Array:
         """Return rows without the values of unknown and young columns, to be scored.
@@ -616,10 +636,13 @@ class Stream:
 
     def _make_nodes(self, n_coming: int) -> None:
         """Allocate node slots for `n_coming` more points."""
-        plan, capacity = self.rules.plan, self.forest.left.shape[1] - grow.SPARE_NODES
-        most_points = self._most_points + 1 if self.keeps_points else 2**30
+        capacity, most_points = self.forest.left.shape[1] - grow.SPARE_NODES, self._most_points + 1
+        most_points = most_points if self.keeps_points else 2**30
         needed = 2 * min(self.n_points + n_coming, most_points) - 1
-        if needed <= capacity or capacity >= plan.most_nodes(most_points):
+        if needed <= capacity:
+            return
+        plan = self.rules.plan
+        if capacity >= plan.most_nodes(most_points):
             return
         n_nodes = min(max(needed, 2 * capacity), plan.most_nodes(most_points))
         grow.check_forest_fits_memory(plan, n_nodes, boxed=True)
