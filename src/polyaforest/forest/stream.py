@@ -689,10 +689,11 @@ class Stream:
         slots, n_nodes = self.store.held, self.forest.left.shape[1]
         if len(slots):
             members = _numbered(self._is_drawn())
-            forest = grow.grow_trees(self.points.values[slots], plan, self.forest.rng, members)
+            n_nodes = max(n_nodes, plan.most_nodes(members.shape[1]) + grow.SPARE_NODES)
+            forest = grow.grow_trees(self.points.values[slots], plan, self.forest.rng, members, n_nodes)
         else:
             members, forest = np.empty((plan.n_trees, 0), np.int64), grow.empty_forest(plan, self.forest.rng)
-        self.forest = pad(forest, max(n_nodes, plan.most_nodes(max(members.shape[1], 1)) + grow.SPARE_NODES))
+        self.forest = pad(forest, max(n_nodes, plan.most_nodes(1) + grow.SPARE_NODES))
         in_slots = np.where(members == NONE, NONE, slots[members]) if len(slots) else members
         self.points = learn.hold_points(self.forest, self.points.values, in_slots, n_jobs)
         self.cutoffs = self._current_cutoffs()
