@@ -428,7 +428,7 @@ class ForestDetector(Probabilities, Detector):
         """Return an unfitted forest with parameters from a file."""
         names = {in_file: name for name, in_file in IN_FILES.items()}
         given = {names.get(name, name): decode(value) for name, value in stored.items()}
-        tree = TreeParameters(**{name: given.pop(name) for name in TreeParameters._fields})
+        tree = TreeParameters(**{name: given.pop(name) for name in TreeParameters._fields if name in given})
         forest = cls._with_tree(tree, given)
         forest._validate_params()
         return forest

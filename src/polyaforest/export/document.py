@@ -12,7 +12,7 @@ import numpy as np
 from polyaforest.forest.columns import LateColumns
 from polyaforest.forest.imputation import N_COMPLETIONS, spread_out
 from polyaforest.forest.margins import Margins
-from polyaforest.forest.pairs import Layout, Pairs
+from polyaforest.forest.pairs import Pairs, PairTables
 from polyaforest.forest.posterior import is_empty
 from polyaforest.forest.spec import weighting_of_rows
 from polyaforest.kernels.arrays import NONE, Array, Forest, Posterior
@@ -117,7 +117,7 @@ def _pairs(pairs: Pairs) -> Document | None:
     """Return the rare pairs: bins of columns, and the cells of pairs of bins that cost bits."""
     if not len(pairs.cells):
         return None
-    bins, layout = pairs.bins, Layout.of(pairs.bins)
+    bins, layout = pairs.bins, PairTables.of(pairs.bins)
     table = np.searchsorted(layout.starts, pairs.cells, side="right") - 1
     left, right = np.divmod(pairs.cells - layout.starts[table], layout.widths[table])
     bits = (pairs.steps * pairs.bits_per_step).tolist()

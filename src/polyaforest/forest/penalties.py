@@ -12,7 +12,6 @@ from polyaforest.forest.pairs import MOST_POINTS as MOST_IN_PAIRS
 from polyaforest.forest.pairs import Pairs
 from polyaforest.kernels.arrays import Array
 
-
 _NO_PLACES = np.empty(0, np.int64)
 
 

@@ -42,6 +42,7 @@ from polyaforest.tables.validation import all_or_nothing
 
 WARM_UP = 256  # arrivals after which the weights of features are fixed
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree processes at a time
+_FEW = 4  # points that are cleared faster one by one
 _ROWS_PER_STEP = 128  # points whose scores show how their tail falls
 _ARRIVALS_PER_MEASUREMENT = 1024  # arrivals between measurements of the penalties; before, after powers of two
 MOST_BEYOND = 8  # rows beyond the margins after which these are out of date
@@ -206,6 +207,18 @@ class Stream:
             judged = self.calibration.judge_then_learn(logs, np.arange(came, came + len(scores)), policy)
         return judged._replace(scores=scores, thresholds=self.rules.score.from_log(judged.thresholds))
 
+    def is_below_threshold(self, score: Array, policy: ThresholdPolicy) -> bool:
+        """Return whether `judge` would flag a row with this score, (1,)."""
+        return bool(self.rules.score.to_log(score).item() < self.calibration.threshold(policy))
+
+    def judge_one(self, score: Array, policy: ThresholdPolicy, came: int) -> Detections:
+        """Do what `judge` does for a single row, faster, and add its score."""
+        kind = self.rules.score
+        log = kind.to_log(score).item()
+        p_value, threshold, bits = self.calibration.judge_one(log, came, policy)
+        placed = kind.from_log(np.array([threshold]))
+        return Detections(score, np.array([p_value]), np.array([log < threshold]), placed, tail_bits=np.array([bits]))
+
     def keep_scores(self, n: int) -> None:
         """Keep at most `n` calibration scores from now on."""
         self.calibration.resize(n)
@@ -325,6 +338,11 @@ class Stream:
         """Store rows in their slots; the first is arrival `came`."""
         if not self.keeps_points:
             return
+        if len(rows) == 1:
+            slot = slots[0]
+            if slot != NONE:
+                self.points.values[slot], self.numbers[slot] = rows[0], came
+            return
         numbers = np.arange(came, came + len(rows))
         if not self.store.takes_all:
             kept = slots != NONE
@@ -344,9 +362,11 @@ class Stream:
 
     def _let_go(self, slots: Array) -> None:
         """Clear the slots of points that left."""
-        if len(slots):
+        for slot in slots.tolist() if len(slots) <= _FEW else ():
+            self.points.values[slot], self.numbers[slot] = 0.0, NONE
+        if len(slots) > _FEW:
             self.points.values[slots], self.numbers[slots] = 0.0, NONE
-            self.store.release(slots.tolist())
+        self.store.release(slots.tolist())
 
     # ---- penalties and columns --------------------------------------------------------------------------------------
 
@@ -454,10 +474,13 @@ class Stream:
 
     def _make_nodes(self, n_coming: int) -> None:
         """Allocate node slots for `n_coming` more points."""
-        plan, capacity = self.rules.plan, self.forest.left.shape[1] - grow.SPARE_NODES
-        most_points = self._most_points + 1 if self.keeps_points else 2**30
+        capacity, most_points = self.forest.left.shape[1] - grow.SPARE_NODES, self._most_points + 1
+        most_points = most_points if self.keeps_points else 2**30
         needed = 2 * min(self.n_points + n_coming, most_points) - 1
-        if needed <= capacity or capacity >= plan.most_nodes(most_points):
+        if needed <= capacity:
+            return
+        plan = self.rules.plan
+        if capacity >= plan.most_nodes(most_points):
             return
         n_nodes = min(max(needed, 2 * capacity), plan.most_nodes(most_points))
         grow.check_forest_fits_memory(plan, n_nodes, boxed=True)
@@ -504,10 +527,11 @@ class Stream:
         slots, n_nodes = self.store.held, self.forest.left.shape[1]
         if len(slots):
             members = draws.places_of(self.is_drawn)
-            forest = grow.grow_trees(self.points.values[slots], plan, self.forest.rng, members)
+            n_nodes = max(n_nodes, plan.most_nodes(members.shape[1]) + grow.SPARE_NODES)
+            forest = grow.grow_trees(self.points.values[slots], plan, self.forest.rng, members, n_nodes)
         else:
             members, forest = np.empty((plan.n_trees, 0), np.int64), grow.empty_forest(plan, self.forest.rng)
-        self.forest = pad(forest, max(n_nodes, plan.most_nodes(max(members.shape[1], 1)) + grow.SPARE_NODES))
+        self.forest = pad(forest, max(n_nodes, plan.most_nodes(1) + grow.SPARE_NODES))
         in_slots = np.where(members == NONE, NONE, slots[members]) if len(slots) else members
         self.points = learn.hold_points(self.forest, self.points.values, in_slots, n_jobs)
         self.cutoffs = self.current_cutoffs()

@@ -37,8 +37,9 @@ _STATE = schema.record(
         "is_seeded": schema.flag,
         "origin": schema.whole(),
         "n_beyond": schema.whole(1, MOST_BEYOND - 1),
+        "max_features": schema.whole(1, None),
     },
-    optional=["origin", "n_beyond"],  # absent if they are 0
+    optional=["origin", "n_beyond", "max_features"],  # absent if they are 0, or if trees cut all features
 )
 _LAYOUT: Layout = {  # T trees, D features, P slots for points, L times of the score, J scores; W weights, K bytes
     "lifetime": (np.float64, ""),
@@ -82,6 +83,8 @@ def state_of(stream: Stream, *, is_compact: bool = False) -> tuple[Header, Array
         "n_judges": rules.n_calibration,
         "is_seeded": stream.calibration.is_seeded,
     }
+    if plan.max_features is not None:
+        header["max_features"] = int(plan.max_features)
     if stream.origin:
         header["origin"] = stream.origin
     if stream.n_beyond:
@@ -144,6 +147,7 @@ def stream_of_state(
         np.random.SeedSequence(),  # no longer needed: the forest has its generators
         None,
         n_categories,
+        header.get("max_features"),
     )
     policy, n_seen = decode(header["policy"]), header["n_seen"]
     if forest is None:
