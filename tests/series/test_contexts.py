@@ -18,7 +18,7 @@ from polyaforest.series.contexts import (
     season_features,
 )
 from polyaforest.series.recent import LEAST_READINGS
-from polyaforest.series.rhythm import find_periods, is_series
+from polyaforest.series.rhythm import find_periods, has_context, is_series
 from polyaforest.series.shingles import Pattern, align, new_track
 
 pytestmark = pytest.mark.plain
@@ -297,6 +297,16 @@ def test_few_rows_are_not_series():
     assert is_series(EVEN[:LEAST_READINGS], SMOOTH[:LEAST_READINGS])
     assert not is_series(EVEN[: LEAST_READINGS - 1], SMOOTH[: LEAST_READINGS - 1])
     assert not is_series(EVEN[:0], SMOOTH[:0])
+
+
+def test_wide_rows_without_context_window_are_not_series():
+    """As `align` has it, of which this is a quick look ahead."""
+    wide = np.repeat(SMOOTH[:, :1], 4, axis=1)
+    for run, missing in ((40, 9), (LEAST - 1, 4), (LEAST, 4), (LEAST - 1, 3), (100, 9)):
+        times = EVEN + missing * 60.0 * (np.arange(N) // run)
+        expected = bool(align(new_track(4, 60.0), wide, times, 0, CONTEXT).is_whole.any())
+        assert has_context(times, wide) == is_series(times, wide) == expected
+        assert is_series(times, wide[:, :3])
 
 
 @pytest.mark.parametrize("n", [LEAST_READINGS, 64, 128, 512])

@@ -10,6 +10,7 @@ from scipy.signal import lfilter
 
 from polyaforest import SeriesMPF, StreamingMPF
 from polyaforest.detectors import loads
+from polyaforest.series import find_events
 from polyaforest.series.alarms import LIMIT, AlarmMonitor, Verdicts, alarms_of_table, judge_table, limit_of
 
 pytestmark = pytest.mark.unit
@@ -300,12 +301,29 @@ def test_asking_for_more_alarms_lowers_limit():
     assert series.offset_ > -LIMIT
 
 
-def test_many_channels_are_judged_by_context_windows():
-    rows = np.stack([waves(500, seed) for seed in range(5)], axis=1)
-    rows[60] += 60
-    found = detector().detect_then_learn(rows)
-    assert found.is_anomaly[60]  # the short memory bridges the warm-up
-    assert not np.isnan(found.scores[60:]).any()
+def test_many_channels_are_judged_by_context_windows_alone():
+    rows = np.stack([waves(500, seed) for seed in range(4)], axis=1)
+    found = [detector(short_memory=short).detect_then_learn(rows) for short in (True, False)]
+    assert np.array_equal(found[0].scores, found[1].scores, equal_nan=True)
+    assert detector().partial_fit(rows[:, :3]).has_short_memory
+
+
+def test_events_of_tables_have_the_length_of_incidents():
+    values = 20 + 5 * np.sin(np.arange(2000) / 30) + noise(2000)
+    values[500], values[800:860], values[1200:1205] = 60, 0, 80
+    found = detector().fit(values).detect(values, standalone=True)
+    events = find_events(found.is_anomaly, found.scores, merge=8)
+    assert len(events) == 3
+    for event, (first, last) in zip(events, [(500, 500), (800, 859), (1200, 1204)], strict=True):
+        assert abs(event.first - first) <= 2
+        assert abs(event.last - last) <= 2
+
+
+def test_alarms_may_teach():
+    values = 20 + noise(700)
+    values[300:400] = 0
+    held, taught = (detector(learn_alarms=learn).detect_then_learn(values) for learn in (False, True))
+    assert taught.is_anomaly[300:400].sum() < held.is_anomaly[300:400].sum() == 100
 
 
 def test_verdicts_are_empty_for_no_rows():

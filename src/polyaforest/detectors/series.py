@@ -74,7 +74,7 @@ class SeriesMPF(SeriesQueries):
         Change of scale that triggers new feature weights; None for never.
     short_memory : bool, default=True
         Whether to compare the last two and eight readings with the last 4,096, too, and to raise alarms at an absolute
-        level; without effect if `shingle` is an integer.
+        level; without effect with more than three channels, or if `shingle` is an integer.
     learn_alarms : bool, default=False
         Whether the readings of an open alarm are compared with right away, so that a long incident soon looks normal,
         instead of after its end.

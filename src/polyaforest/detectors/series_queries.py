@@ -19,6 +19,7 @@ from polyaforest.kernels.arrays import Array
 from polyaforest.series.contexts import REACH
 from polyaforest.series.forecasts import Forecast
 from polyaforest.series.model import FARTHEST, SeriesModel
+from polyaforest.series.recent import MOST_CHANNELS
 from polyaforest.series.recent import REACH as SHORT_REACH
 from polyaforest.series.shingles import Alignment
 from polyaforest.series.view import View
@@ -255,7 +256,8 @@ class SeriesQueries(Detector):
     @property
     def has_short_memory(self) -> bool:
         """Whether readings have a level by the short memory, so that alarms end when an incident does."""
-        return self.short_memory and isinstance(self.shingle, str)
+        n_channels = getattr(self, "n_features_in_", 1)
+        return self.short_memory and isinstance(self.shingle, str) and n_channels <= MOST_CHANNELS
 
     @property
     def reach(self) -> int:

@@ -26,8 +26,8 @@ from polyaforest.forest.thresholds import AUTO_RATE, least_calibration
 from polyaforest.io.tables import BadInput, TableChunk, TableColumns
 from polyaforest.kernels.arrays import Array
 from polyaforest.series import Forecast, find_events
-from polyaforest.series.recent import LEAST_READINGS, REACH
-from polyaforest.series.rhythm import is_series
+from polyaforest.series.recent import LEAST_READINGS, MOST_CHANNELS, REACH
+from polyaforest.series.rhythm import has_context, is_series
 from polyaforest.storage.model_store import ModelStore
 from polyaforest.tables.validation import NamedRows
 from polyaforest.util.dates import moment
@@ -161,7 +161,7 @@ class TableDetector:
             self.settings = replace(self.settings, is_series=self._is_series(list(partitions.values())))
         least = self.settings.least_rows
         for name, places in partitions.items():
-            if len(places) < least:
+            if len(places) < least or not (len(partitions) == 1 or self._can_be_scored(places)):
                 self.too_small[name] = len(places)
                 continue
             rows, times = self._rows_at(places), self._times_at(places)
@@ -226,6 +226,13 @@ class TableDetector:
         if not is_number.any():
             return False
         return bool(long) and all(is_series(times[places], rows[np.ix_(places, is_number)]) for places in long)
+
+    def _can_be_scored(self, places: Array) -> bool:
+        """Return whether rows are independent, or a series of few columns or with a complete context window."""
+        if not self.settings.is_series or self._is_number.sum() <= MOST_CHANNELS:
+            return True
+        times = None if self.table.times is None else self.table.times[places]
+        return has_context(times, self.table.rows[np.ix_(places, self._is_number)])
 
     @property
     def _is_number(self) -> Array:

@@ -16,6 +16,7 @@ from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.severity import score_at, tail_bits
 from polyaforest.forest.thresholds import Detections, conformal_p_values
 from polyaforest.kernels.arrays import Array
+from polyaforest.series.contexts import LENGTH
 from polyaforest.series.recent import (
     LENGTHS,
     MOST_HELD,
@@ -40,8 +41,8 @@ _LONG_ALONE, _OUTSTANDS = 1.9, 1.0  # level of the long memory that is an alarm 
 _USUAL_SHARE = 0.9  # of the levels of the long memory are usual
 _AGE = 2000  # readings after which the long memory weighs as much as the short
 _TRAIL, _AHEAD, _SHARP = 24, 64, 8  # readings that levels of the long memory average: streams, tables, extents
+_ODD, _NEXT = 1.0, 3  # nats above the usual surprise of two readings that are odd; readings between odd ones
 _GLOW = int(LENGTHS[-1]) - 1  # readings after an alarm whose shingles contain it
-_MOST_CHANNELS = 3  # with more, the short memory only bridges the warm-up of the long one
 
 
 class Verdicts(NamedTuple):
@@ -73,14 +74,7 @@ class Verdicts(NamedTuple):
         return Detections(-self.levels, self.p_values, self.is_alarm, -self.limits, tail_bits=self.tail_bits)
 
 
-def combined(
-    long: Array,
-    short: Array,
-    ages: Array,
-    n_channels: int,
-    loud: float = _LOUD,
-    alone: float = np.inf,
-) -> tuple[Array, Array]:
+def combined(long: Array, short: Array, ages: Array, loud: float = _LOUD, alone: float = np.inf) -> tuple[Array, Array]:
     """Return the levels of readings, and whether the short memory decides.
 
     While a series is young, the short memory counts more; later it counts if it is loud. Where the long memory
@@ -101,8 +95,6 @@ def combined(
     """
     share, is_known = 1 / (1 + (ages / _AGE) ** 2), ~np.isnan(long)
     surprise = np.where(np.isnan(short), 0.0, short)
-    if n_channels > _MOST_CHANNELS:
-        share, surprise = np.where(is_known, 0.0, 1.0), np.where(is_known, 0.0, surprise)
     young = _OF_YOUNG * share * np.log1p(np.maximum(surprise - _USUAL_SHORT, 0.0))
     of_short = young + _OF_LOUD * np.log1p(np.maximum(surprise - loud, 0.0))
     own = np.where(is_known, long, 0.0)
@@ -196,8 +188,6 @@ class AlarmMonitor:
     def _long(self, surprise: Array) -> Array:
         """Return the level of the long memory: the mean of the newest and of the mean of the last 24."""
         newest = np.asarray(np.log1p(np.maximum(surprise - _USUAL_LONG, 0.0).mean(axis=0)))
-        if self.n_channels > _MOST_CHANNELS:
-            return newest
         padding = np.full(_TRAIL - len(self._trail), np.nan)
         levels = np.concatenate([padding, self._trail, newest])
         self._trail = levels[-_TRAIL:].copy()
@@ -254,12 +244,10 @@ class AlarmMonitor:
     def _levels(self, place: int, long: Array, n_before: int) -> tuple[Array, Array, Array, Array]:
         """Return the levels of readings from a place on, levels by the last two readings, who decides, and surprise."""
         ages, n = self.recent.n_seen + np.arange(n_before, n_before + len(long)), len(long)
-        short = np.full((n, 2), np.nan)
-        if self.n_channels <= _MOST_CHANNELS or np.isnan(long).any():
-            short = self.recent.surprise(place, place + n)
+        short = self.recent.surprise(place, place + n)
         total = short.sum(axis=1)
-        levels, is_short = combined(long, total, ages, self.n_channels, self.loud, self.alone)
-        pairs, _ = combined(long, 2 * short[:, 0], ages, self.n_channels, self.loud, self.alone)
+        levels, is_short = combined(long, total, ages, self.loud, self.alone)
+        pairs, _ = combined(long, 2 * short[:, 0], ages, self.loud, self.alone)
         return levels, pairs, is_short, total
 
     def _limits(self, levels: Array, is_open: bool) -> Array:
@@ -420,14 +408,14 @@ def judge_table(values: Array, surprise: Array, bits: float = FALSE_ALARMS) -> V
     bits : float
         As in `AlarmMonitor`.
     """
-    n_channels, n = values.shape
+    n = values.shape[1]
     is_known, ages = ~np.isnan(surprise).all(axis=0), np.full(n, float(n))
     excess = np.full(n, np.nan)
     if is_known.any():
         usual = np.nanmedian(surprise, axis=1, keepdims=True)
         excess = np.maximum(surprise - usual, 0.0).mean(axis=0)
-    needs_short = n_channels <= _MOST_CHANNELS or not is_known.all()
-    short = surprise_in_table(values) if needs_short else np.full(n, np.nan)
+    by_length = surprise_in_table(values)
+    short = by_length.sum(axis=0)
 
     # A series with a heavy tail must be louder. The tail of the levels would not do: the means of the long memory
     # spread events over many readings.
@@ -435,13 +423,20 @@ def judge_table(values: Array, surprise: Array, bits: float = FALSE_ALARMS) -> V
 
     def levels_by(ahead: int) -> tuple[Array, Array]:
         long = np.log1p(mean_ahead(excess, ahead))
-        return combined(long, short, ages, n_channels, loud, alone_limit(long[~np.isnan(long)]))
+        return combined(long, short, ages, loud, alone_limit(long[~np.isnan(long)]))
 
     (levels, is_short), (sharp, _) = levels_by(_AHEAD), levels_by(_SHARP)
     limit = LIMIT if bits >= FALSE_ALARMS else limit_of(levels[~np.isnan(levels)], bits)
-    is_alarm = alarms_of_table(levels, sharp, limit)
+    pairs, _ = combined(np.full(n, np.nan), 2 * by_length[0], ages, loud)
+    is_odd = by_length[0] >= _median(by_length[0]) + _ODD
+    is_alarm = without_echoes(alarms_of_table(levels, sharp, limit), pairs >= _STAYS * limit, is_odd)
     usual = np.sort(-levels[~(is_alarm | np.isnan(levels))])
     return Verdicts.of(levels, is_alarm, np.full(n, limit), is_short, usual)
+
+
+def _median(values: Array) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else np.nan
 
 
 def alarms_of_table(levels: Array, sharp: Array, limit: float) -> Array:
@@ -458,6 +453,30 @@ def alarms_of_table(levels: Array, sharp: Array, limit: float) -> Array:
     is_near = sharp >= _STAYS * limit
     run = np.cumsum(np.diff(is_near, prepend=False) & is_near)
     return np.asarray(is_near & np.isin(run, np.unique(run[is_near & (levels >= limit)])))
+
+
+def without_echoes(is_alarm: Array, is_loud: Array, is_odd: Array) -> Array:
+    """Return alarms without the readings that are alarms only because loud ones are near.
+
+    An alarm with loud readings lasts from the first to the last of them, and of the odd readings next to them. Around
+    these, the surprise of loud ones only echoes: in the means over the next readings, and in context windows.
+
+    Examples
+    --------
+    >>> is_loud = np.array([False, True, False, True, False, False, False])
+    >>> without_echoes(np.ones(7, np.bool_), is_loud, is_odd=np.arange(7) == 4).astype(int)
+    array([0, 1, 1, 1, 1, 0, 0])
+    """
+    kept = is_alarm.copy()
+    edges = np.flatnonzero(np.diff(is_alarm, prepend=False, append=False))
+    for begin, end in edges.reshape(-1, 2).tolist():
+        places = np.flatnonzero(is_loud[begin:end] | is_odd[begin:end]) + begin
+        groups = np.split(places, np.flatnonzero(np.diff(places) > _NEXT) + 1)
+        loud = [place for group in groups if is_loud[group].any() for place in group.tolist()]
+        if loud:
+            kept[max(begin, loud[0] - _SHARP) : loud[0]] = False
+            kept[loud[-1] + 1 : min(end, loud[-1] + 1 + LENGTH)] = False
+    return kept
 
 
 _STATE = schema.record(

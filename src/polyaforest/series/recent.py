@@ -17,6 +17,7 @@ from polyaforest.kernels.arrays import Array
 
 KNOWN = 4096  # most readings to compare with
 LENGTHS = np.array([2, 8])  # of the shingles
+MOST_CHANNELS = 3  # of a series whose last readings are compared: with more, no reading resembles another
 LEAST = 16  # known shingles that a score needs
 LEAST_READINGS = 2 * LEAST  # of a series: with fewer, hardly any has a score
 REACH = _LONGEST = int(LENGTHS[-1])  # readings whose shingles contain an anomalous one
@@ -104,9 +105,10 @@ class RecentReadings:
 
 
 def surprise_in_table(values: Array) -> Array:
-    """Return the surprise of the readings of a table, (C, S), compared with those on both sides, (S,).
+    """Return the surprise of the readings of a table, (C, S), by each length of shingles, (2, S).
 
-    Every reading takes the mean of the shingles that contain it, and shingles that share readings are not compared.
+    They are compared with readings on both sides. Every reading takes the mean of the shingles that contain it, and
+    shingles that share readings are not compared.
     """
     n = values.shape[1]
     found = np.full((n, len(LENGTHS)), np.nan)
@@ -114,12 +116,12 @@ def surprise_in_table(values: Array) -> Array:
     places = np.flatnonzero(is_known)
     places = places[places >= _LONGEST - 1]
     if n < LEAST + 3 * _LONGEST or not len(places):
-        return np.full(n, np.nan)
+        return np.full((len(LENGTHS), n), np.nan)
     begins = np.clip(places - KNOWN // 2, _LONGEST - 1, max(_LONGEST - 1, n - KNOWN))
     ends = np.minimum(begins + KNOWN, n)
     weights = 1 / np.array([typical_distance(channel) for channel in values])
     found[places] = _measured(values, is_known, places, begins, ends, weights, is_apart=True)
-    return np.asarray(sum(mean_ahead(found[:, k], int(length)) for k, length in enumerate(LENGTHS)))
+    return np.stack([mean_ahead(found[:, k], int(length)) for k, length in enumerate(LENGTHS)])
 
 
 def mean_ahead(values: Array, n: int) -> Array:

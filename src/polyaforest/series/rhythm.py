@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from polyaforest.kernels.arrays import Array
-from polyaforest.series.contexts import LONGEST_PERIOD, MOST_PERIODS
-from polyaforest.series.recent import LEAST_READINGS
+from polyaforest.series.contexts import LEAST, LONGEST_PERIOD, MOST_PERIODS
+from polyaforest.series.recent import LEAST_READINGS, MOST_CHANNELS
 
 _LEAST_CYCLES = 3  # cycles needed to find a period
 _LEAST_STEPS = 4  # shortest period
@@ -14,6 +14,8 @@ _LEAST_CORRELATION = 0.5  # of readings one period apart
 _EVEN = 0.8  # share of the steps of a series that are about as long as the usual one
 _RESEMBLING = 0.3  # rank correlation of neighbours in at least half of the columns of a series
 _CHANCE = 3.0  # times 1 / sqrt(rows): a rank correlation that independent rows hardly ever have
+_LEAST_OF_WIDE = LEAST + 256  # rows of a series with context windows alone: the first, and the warm-up
+_MOST_MISSING = 3  # default of `max_gap`
 _ABOUT = 0.95  # a shorter period wins if its correlation is at least this share of the highest
 
 
@@ -21,7 +23,8 @@ def is_series(times: Array, values: Array) -> bool:
     """Return whether rows are readings of a series rather than independent.
 
     They are if times increase in mostly even steps, and neighbours are correlated in at least half of the columns that
-    vary: more than those of few independent rows may be by chance.
+    vary: more than those of few independent rows may be by chance. With more than three columns, there must be a
+    complete context window, and more rows.
 
     Examples
     --------
@@ -30,14 +33,25 @@ def is_series(times: Array, values: Array) -> bool:
     (True, False, False)
     """
     steps = np.diff(times)
-    if len(times) < LEAST_READINGS or not (steps >= 0).all():
+    is_wide = values.shape[1] > MOST_CHANNELS
+    if len(times) < (_LEAST_OF_WIDE if is_wide else LEAST_READINGS) or not (steps >= 0).all():
         return False
     usual = np.median(steps)
     if not usual > 0 or np.mean(np.abs(steps - usual) <= 0.5 * usual) < _EVEN:
         return False
     found = [_resemblance(column) for column in values.T]
     known = [value for value in found if value is not None]
-    return bool(known) and float(np.median(known)) >= max(_RESEMBLING, _CHANCE / len(times) ** 0.5)
+    least = max(_RESEMBLING, _CHANCE / len(times) ** 0.5)
+    return bool(known) and float(np.median(known)) >= least and (not is_wide or has_context(times, values))
+
+
+def has_context(times: Array | None, values: Array) -> bool:
+    """Return whether rows contain a complete context window without too long a gap."""
+    places = np.flatnonzero(~np.isnan(values).any(axis=1))
+    when = places if times is None else times[places]
+    usual = 1.0 if times is None else float(np.median(np.diff(times)))
+    ends = np.flatnonzero(np.diff(when) > (_MOST_MISSING + 1.5) * usual) + 1
+    return bool(np.diff([0, *ends, len(places)]).max() >= LEAST)
 
 
 def _resemblance(values: Array) -> float | None:
