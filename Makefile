@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Compiled kernels stay in the project, whoever runs it.
 export POLYAFOREST_CACHE_DIR ?= $(CURDIR)/.cache
 
-.PHONY: setup demo serve-demo test test-all test-lowest pytest warm fuzz lint format bench bench-full bench-pages docs figures clean help
+.PHONY: setup demo serve-demo test test-all test-lowest pytest warm fuzz lint format bench bench-full bench-pages docs dist figures clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -90,6 +90,12 @@ docs: $(READY_DOCS)  ## build the site into site/; a broken link or an undocumen
 	$(BIN)/python -m pytest -q tests/project/test_docs.py -k public_name
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+dist: $(READY)  ## build the source distribution and the wheel into dist/, and check both
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
 figures: $(READY)  ## draw the figures of the docs again, and write the page of the command line
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/screens.py
@@ -99,7 +105,7 @@ figures: $(READY)  ## draw the figures of the docs again, and write the page of 
 	$(BIN)/python docs/make_notebook.py
 
 clean:
-	rm -rf $(VENV) .venv-lowest .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage demo.png site
+	rm -rf $(VENV) .venv-lowest .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage demo.png site dist
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

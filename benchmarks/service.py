@@ -1,7 +1,8 @@
 """The service under load: batches, single records, live readers and long histories.
 
-A second process sends the load over loopback. The server runs on one core, the client on another if there is one. Rates
-are measured by the clock and by the processor time of the server, which other load on the machine does not affect.
+A second process sends the load over loopback, a third reads the live feed. The server runs on one core, the others on
+another if there is one. Rates are measured by the clock and by the processor time of the server, which other load on
+the machine does not affect.
 Writes results/service.csv and fills docs/benchmarks/service.md.
 """
 
@@ -14,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +27,7 @@ import numpy as np
 import orjson
 
 from benchmarks.registry import Benchmark, of_rows, only
+from benchmarks.shared.feed_readers import reading
 from benchmarks.shared.pages import PAGES, fill, fill_parts, table
 from benchmarks.shared.results import Results
 from polyaforest.service.remote_write import message_class
@@ -233,7 +234,7 @@ def measure_feed(results: Results, size: Size) -> None:
     with serving() as server:
         for text in bodies(2000, 1):
             server.post(text)
-        with listening(server, size.readers) as heard:
+        with listening(server, size.readers) as counts:
             cpu, start = server.cpu_seconds, time.perf_counter()
             for text in bodies(10**9, 100, 100):
                 server.post(text)
@@ -242,7 +243,6 @@ def measure_feed(results: Results, size: Size) -> None:
                 time.sleep(0.05)
             seconds = time.perf_counter() - start
             time.sleep(1.0)
-            counts = [len(messages) for messages in heard.values()]
         add(results, "feed", f"{size.readers}", {
             "records": sum(counts), "seconds": seconds, "cpu_seconds": server.cpu_seconds - cpu,
             "least": min(counts), "most": max(counts), "megabytes": server.megabytes,
@@ -250,43 +250,16 @@ def measure_feed(results: Results, size: Size) -> None:
 
 
 @contextmanager
-def listening(server: Server, n: int) -> Iterator[dict[int, list[float]]]:
-    """Yield arrival times of messages at readers of the live feed; one more reader never reads."""
-    heard: dict[int, list[float]] = {i: [] for i in range(n)}
+def listening(server: Server, n: int) -> Iterator[list[int]]:
+    """Let readers read the live feed; yield a list, to which the end adds the number of messages of each."""
+    counts: list[int] = []
     if not n:
-        yield heard
+        yield counts
         return
-    is_over = threading.Event()
-
-    async def listen(client: httpx.AsyncClient, i: int) -> None:
-        async with client.stream("GET", "/api/v1/feed") as answer:
-            async for line in answer.aiter_lines():
-                if line.startswith("data: "):
-                    heard[i].append(time.perf_counter())
-                if is_over.is_set():
-                    return
-
-    async def run() -> None:
-        limits = httpx.Limits(max_connections=n + 1)
-        async with (
-            httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as client,
-            client.stream("GET", "/api/v1/feed"),  # and does not read
-        ):
-            tasks = [asyncio.create_task(listen(client, i)) for i in range(n)]
-            while not is_over.is_set():
-                await asyncio.sleep(0.1)
-            for task in tasks:
-                task.cancel()
-
-    thread = threading.Thread(target=lambda: asyncio.run(run()))
-    thread.start()
-    while server.client.get("/metrics").text.find(f"polyaforest_feed_readers {n + 1:.1f}") < 0:
-        time.sleep(0.1)
-    try:
-        yield heard
-    finally:
-        is_over.set()
-        thread.join()
+    with reading(server.url, n, counts):
+        while server.client.get("/metrics").text.find(f"polyaforest_feed_readers {n + 1:.1f}") < 0:
+            time.sleep(0.1)
+        yield counts
 
 
 def measure_memory(results: Results, size: Size) -> None:

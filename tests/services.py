@@ -16,6 +16,7 @@ import numpy as np
 from waiting import until
 
 _ADDRESS = re.compile(r"at (http://[^ ]+)")
+PATIENCE = 120.0  # seconds to wait for a response: a loaded machine may take long
 
 
 START = 1_700_000_000.0
@@ -80,7 +81,7 @@ class Service:
         found = _ADDRESS.search(log.read_text())
         assert found, log.read_text()
         self.url = found[1]
-        self.client = httpx.Client(base_url=self.url, timeout=30)
+        self.client = httpx.Client(base_url=self.url, timeout=PATIENCE)
         if wait:
             until(lambda: self.is_ready)
         return self
@@ -143,7 +144,17 @@ def starting(programs, new_folder):
             service.close()
 
 
-def connect(service, timeout=60):
+def get(address, **options):
+    """Get an address without the cookies of a client."""
+    return httpx.get(address, timeout=PATIENCE, **options)
+
+
+def post(address, **options):
+    """Post to an address without the cookies of a client."""
+    return httpx.post(address, timeout=PATIENCE, **options)
+
+
+def connect(service, timeout=PATIENCE):
     """Open a connection to a service."""
     host, port = service.url.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)), timeout=timeout)

@@ -7,7 +7,7 @@ from benchmarks import mixed
 from benchmarks.registry import main
 from benchmarks.shared.results import read
 
-BLOCKS = ("auc", "named", "pairs", "pairs-first", "clean")
+BLOCKS = ("auc", "named", "pairs", "pairs-first", "pairs-cost", "clean")
 SMALL = mixed.Sketch(2, (4, 5, 0))
 
 
@@ -49,7 +49,8 @@ def test_end_to_end(tmp_path, monkeypatch, table):
     monkeypatch.setattr(mixed, "QUICK_DATA", ("small",))
     page = tmp_path / "mixed.md"
     page.write_text("".join(f"<!-- begin {block} -->\n<!-- end {block} -->\n" for block in BLOCKS))
-    monkeypatch.setattr(mixed, "PAIR_METHODS", {"sMPF": mixed.PAIR_METHODS["sMPF"]})
+    kept = ("sMPF", "sMPF, typicality")
+    monkeypatch.setattr(mixed, "PAIR_METHODS", {name: mixed.PAIR_METHODS[name] for name in kept})
     monkeypatch.setattr(mixed, "N_NEW", 200)
     main(["run", "mixed", "--quick"], tmp_path, tmp_path)
     rows = read(tmp_path / "mixed.csv")
@@ -57,9 +58,9 @@ def test_end_to_end(tmp_path, monkeypatch, table):
     assert all(0.5 < float(row["auc"]) <= 1 for row in rows)
     assert float(rows[0]["named"]) > 0.25  # of five columns
     assert page.read_text().count("| small |") == 2
-    [pairs] = read(tmp_path / "mixed-pairs.csv")
+    pairs, _ = read(tmp_path / "mixed-pairs.csv")
     assert float(pairs["auc"]) > 0.95
-    assert page.read_text().count("| payments |") == 3
+    assert page.read_text().count("| payments |") == 4
     assert {row["method"] for row in read(tmp_path / "mixed-clean.csv")} == set(mixed.CLEAN_METHODS)
     assert page.read_text().count("| soft |") == 1
 

@@ -615,3 +615,17 @@ def test_docs_page_shows_the_actual_output(cli, tmp_path, monkeypatch):
 def rounded(text: str) -> str:
     """Round long numbers, whose last digits may differ between machines."""
     return re.sub(r"-?\d+\.\d{9,}", lambda found: f"{float(found[0]):.6g}", text)
+
+
+def test_counts_rare_pairs_in_all_rows(tmp_path, cli):
+    """The forest holds a sample of the rows, in which the counts would be others."""
+    rng = np.random.default_rng(7)
+    country = rng.choice(["DE", "US", "FR", "GB"], 6000, p=[0.35, 0.35, 0.2, 0.1])
+    currency = np.where(country == "US", "USD", np.where(country == "GB", "GBP", "EUR")).astype(object)
+    currency[np.flatnonzero(country == "DE")[[5, 900]]] = "USD"
+    pl.DataFrame({"amount": rng.uniform(1, 90, 6000), "country": country, "currency": currency.tolist()}).write_csv(
+        tmp_path / "payments.csv"
+    )
+    _, out, _ = cli("detect", str(tmp_path / "payments.csv"))
+    assert out.count(f"currency = USD with country = DE: 2 of {(country == 'DE').sum():,} rows") == 2
+    assert f"seen in 2 of {(country == 'US').sum() + 2:,} rows with currency = USD" in out

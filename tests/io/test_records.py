@@ -31,6 +31,23 @@ def test_first_record_determines_format_time_and_columns():
     assert reader.skipped == {"tags": "a list", "zone": "text", "count": "text"}
 
 
+def test_fields_that_repeat_the_time_are_no_columns():
+    reader = RecordReader()
+    rows = parse(
+        reader,
+        b"year,month,day,hour,time_hour,epoch_ms,temp,day_rate",
+        b"2013,1,31,20,2013-02-01T01:00:00Z,1359680400000,39.02,1",
+    )
+    assert same(rows[1], [20.0, 39.02, 1.0], time=1359680400.0)
+    assert (reader.time, reader.names) == ("time_hour", ["hour", "temp", "day_rate"])
+    assert reader.skipped == {**dict.fromkeys(["year", "month", "day"], "part of the time"), "epoch_ms": "another time"}
+    other = RecordReader()  # the same names, but not the same time
+    parse(other, b'{"time": "2013-02-01", "year": 1998, "day": 17, "x": 2}')
+    assert other.names == ["year", "day", "x"]
+    chosen = RecordReader(columns=["month"])
+    assert same(parse(chosen, b'{"time": "2013-02-01", "month": 2}')[0], [2.0], time=1359676800.0)
+
+
 def test_missing_fields_and_nulls_are_nan_and_other_fields_ignored():
     rows = parse(RecordReader(), b'{"a": 1, "b": 2}', b'{"b": null, "c": "new", "a": 3}', b'{"x": 1}')
     assert same(rows[1], [3.0, math.nan])
@@ -276,8 +293,8 @@ def test_key_is_exact_or_record_is_invalid(key):
 
 def test_infers_times_under_compound_names():
     reader = RecordReader()
-    [row] = parse(reader, b'{"month": 1, "time_hour": "2013-01-01T10:00:00Z", "temp": 39.0}')
-    assert (reader.time, reader.names) == ("time_hour", ["month", "temp"])
+    [row] = parse(reader, b'{"humidity": 1, "time_hour": "2013-01-01T10:00:00Z", "temp": 39.0}')
+    assert (reader.time, reader.names) == ("time_hour", ["humidity", "temp"])
     assert row.time == 1357034400.0
     reader = RecordReader()
     parse(reader, b'{"time_ms": 35.5, "epoch_ms": 1357034400000, "temp": 39.0}')

@@ -74,15 +74,55 @@ FILES = {
             csv_of(**{name: EPOCH, "level": LEVELS, "other": OTHERS}),
             [f"{USED} (2 of 3 columns).", f"Times from {name}."],
         )
-        for name in ("timestamp_millis", "timestamp_ms", "time_ms", "epoch", "epoch_ms", "unix_time", "date_ms")
+        for name in (
+            *("timestamp_millis", "timestamp_ms", "time_ms", "epoch", "epoch_ms", "unix_time", "date_ms"),
+            *("created", "event.time", "unixReviewTime", "dteday"),
+        )
     },
     **{
         f"months as {first}": (
             csv_of(Month=months(form), level=LEVELS, other=OTHERS),
             [f"{USED} (2 of 3 columns).", "Times from Month."],
         )
-        for form, first in (("%Y-%m", "1833-01"), ("%Y/%m", "1833/01"), ("%m/%Y", "01/1833"))
+        for form, first in (
+            ("%Y-%m", "1833-01"),
+            ("%Y/%m", "1833/01"),
+            ("%m/%Y", "01/1833"),
+            ("%YM%m", "1833M01"),
+            ("%b %Y", "Jan 1833"),
+        )
     },
+    **{
+        f"calendar numbers in {name}": (
+            csv_of(**{name: values, "level": LEVELS, "other": OTHERS}),
+            [f"{USED} (2 of 3 columns).", f"Times from {name}."],
+        )
+        for name, values in (
+            ("day", [f"{START + timedelta(days=i):%Y%m%d}" for i in range(N)]),
+            ("yyyymm", months("%Y%m")),
+            ("Year", range(1624, 1624 + N)),
+        )
+    },
+    "years of rows that are not in order": (
+        csv_of(Year=[1990 + i % 30 for i in range(N)], level=LEVELS, other=OTHERS),
+        ["Read 400 rows of table, using Year, level, other (3 of 3 columns)."],
+    ),
+    "a counter that begins late": (
+        csv_of(n=range(1_500_000_000, 1_500_000_000 + N), level=LEVELS, other=OTHERS),
+        [f"{USED} (2 of 3 columns).", "Skipped: n (row counter)."],
+    ),
+    "zeros and ones": (
+        csv_of(level=LEVELS, other=OTHERS, is_new=chosen(("1", 0.02), ("0", 0.98))),
+        ["Interpreted: is_new as categories. Override with --categories, --numbers-only."],
+    ),
+    "zeros and ones in time": (
+        csv_of(time=EPOCH, level=LEVELS, other=OTHERS, is_on=chosen(("1", 0.5), ("0", 0.5))),
+        ["Read 400 rows of table, using level, other, is_on (3 of 4 columns).", "Times from time."],
+    ),
+    "addresses": (
+        csv_of(level=LEVELS, other=OTHERS, ip=[f"10.0.{i % 8}.{i % 10}" for i in range(N)]),
+        ["Interpreted: ip as categories. Override with --categories, --numbers-only."],
+    ),
     "a date and a time": (
         csv_of(";", Date=DATES, Time=CLOCK, level=LEVELS, other=OTHERS),
         [
@@ -111,10 +151,16 @@ FILES = {
         ["Interpreted: is_new as categories. Override with --categories, --numbers-only."],
     ),
     "numeric ids": (
-        csv_of(fips=rng.permutation(N) * 97 + 1001, CustomerID=rng.integers(1, 300, N), level=LEVELS, other=OTHERS),
+        csv_of(
+            fips=rng.permutation(N) * 97 + 1001,
+            GEOID=rng.permutation(N) + 48001,
+            CustomerID=rng.integers(1, 300, N),
+            level=LEVELS,
+            other=OTHERS,
+        ),
         [
-            f"{USED} (2 of 4 columns).",
-            "Skipped: fips (identifier); CustomerID (identifier, ",
+            f"{USED} (2 of 5 columns).",
+            "Skipped: fips, GEOID (identifier); CustomerID (identifier, ",
         ],
     ),
     "codes": (
@@ -128,6 +174,14 @@ FILES = {
     "a sentinel of one column in others": (
         csv_of(level=sometimes(LEVELS, -200, 0.2), large=sometimes(rng.integers(2, 1500, N).tolist(), -200, 0.1)),
         ["Interpreted: level, large: -200 as missing. Override with --missing-values."],
+    ),
+    "several sentinels": (
+        csv_of(level=sometimes(sometimes(LEVELS, -9999, 0.05), -8888, 0.05), other=OTHERS),
+        ["Interpreted: level: -9999 and -8888 as missing. Override with --missing-values."],
+    ),
+    "ages, or -9": (
+        csv_of(age=sometimes(rng.integers(0, 90, N).tolist(), -9, 0.1), other=OTHERS),
+        ["Interpreted: age: -9 as missing. Override with --missing-values."],
     ),
     "days since, or -1": (
         csv_of(days=sometimes(rng.integers(1, 400, N).tolist(), -1, 0.6), other=OTHERS),
@@ -188,6 +242,19 @@ FILES = {
         json.dumps({"n": N, "data": [{"level": a, "other": b} for a, b in zip(LEVELS, OTHERS, strict=True)]}, indent=1),
         [f"{USED} (2 of 2 columns).", "Interpreted: array 'data' as the table. Override with --format."],
     ),
+    "a log in JSON with a banner": (
+        "starting up, please wait\n"
+        + "".join(json.dumps({"level": a, "other": b}) + "\n" for a, b in zip(LEVELS, OTHERS, strict=True)),
+        [f"{USED} (2 of 2 columns).", "Skipped 1 invalid row: row 1: invalid JSON"],
+    ),
+    "rows in JSON under their names": (
+        json.dumps([["level", "other"], *zip(LEVELS, OTHERS, strict=True)]),
+        [f"{USED} (2 of 2 columns)."],
+    ),
+    "names and rows in JSON": (
+        json.dumps({"columns": ["level", "other"], "data": list(zip(LEVELS, OTHERS, strict=True))}, indent=1),
+        [f"{USED} (2 of 2 columns).", "Interpreted: arrays 'columns' and 'data' as the table. Override with --format."],
+    ),
     "columns in JSON": (
         json.dumps({"level": dict(enumerate(LEVELS)), "other": dict(enumerate(OTHERS))}, indent=1),
         [f"{USED} (2 of 2 columns).", "Interpreted: values by column as the table. Override with --format."],
@@ -217,7 +284,7 @@ def everything(path, **options):
 def test_reports_its_interpretation(saved, content, said):
     table, chunk = everything(saved(content))
     lines = input_lines(table)
-    assert (table.n_rows, table.n_rejected) == (N, 0)
+    assert (table.n_rows, table.n_rejected) == (N, any("Skipped 1 invalid row" in words for words in said))
     for words in said:
         assert any(line.startswith(words) for line in lines), lines
     assert chunk.rows.shape == (N, len(table.columns.used))
@@ -275,6 +342,8 @@ NO_SENTINELS = {
     "a frequent top score": sometimes(rng.integers(0, 100, N).tolist(), 99, 0.1),
     "signs": rng.choice([-1, 0, 1], N).tolist(),
     "a rare pair of prices": [5000.0] * 5 + LEVELS[5:],
+    "logs of shares": sometimes(rng.uniform(0, 60, N).round(1).tolist(), 100, 0.1),
+    "a rare minus among signed values": sometimes(OTHERS, -9, 0.02)[:-8] + [-8.5, -7.0, -6.0, 5.0] * 2,
     "negative values": rng.normal(-150, 40, N).round(-1).tolist(),
 }
 
@@ -353,12 +422,14 @@ def written(form):
         orc.write_table(frame.to_arrow(), file)
     elif form == "parquet":
         frame.write_parquet(file)
+    elif form == "arrows":
+        frame.write_ipc_stream(file)
     else:
         frame.write_ipc(file)
     return file.getvalue()
 
 
-@pytest.mark.parametrize("form", ["arrow", "feather", "orc", "parquet"])
+@pytest.mark.parametrize("form", ["arrow", "arrows", "feather", "orc", "parquet"])
 def test_reads_binary_formats(saved, form):
     table, chunk = everything(saved(written(form), f"table.{form}"))
     assert table.columns.used == ["level", "other", "is_new"]
@@ -367,6 +438,40 @@ def test_reads_binary_formats(saved, form):
     assert len(chunk.texts) == 2
     with pytest.raises(BadInput, match="is not a valid"):
         everything(saved(written(form)[:60] + bytes(100), f"broken.{form}"))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "jsonl"])
+def test_codes_are_the_same_in_files_that_write_them_otherwise(tmp_path, form):
+    flags = (rng.random(N) < 0.2).astype(int)
+    texts = []
+    for kind in (pl.Int64, pl.Float64):
+        frame = pl.DataFrame({"level": LEVELS, "is_new": flags, "status": 200 + flags}).with_columns(
+            pl.col("is_new", "status").cast(kind)
+        )
+        path = tmp_path / f"{kind}.{form}"
+        getattr(frame, {"csv": "write_csv", "parquet": "write_parquet", "jsonl": "write_ndjson"}[form])(path)
+        table, chunk = everything(str(path))
+        assert table.columns.categories == ["is_new", "status"]
+        texts.append([chunk.texts[code] for code in chunk.rows[:, 1:].ravel().tolist()])
+    assert texts[0] == texts[1] == [str(value) for flag in flags.tolist() for value in (flag, 200 + flag)]
+
+
+def test_calendar_numbers_are_days(saved):
+    days = [f"{START + timedelta(days=i):%Y%m%d}" for i in range(N)]
+    _, chunk = everything(saved(csv_of(day=[*days[:-1], "20051332"], level=LEVELS)), time="day")
+    assert chunk.times[:2].astype("M8[s]").astype(str).tolist() == ["2004-03-10T00:00:00", "2004-03-11T00:00:00"]
+    months_of = saved(
+        json.dumps([{"month": 200000 + i % 12 + 1 + i // 12 * 100, "x": x} for i, x in enumerate(LEVELS)])
+    )
+    table, chunk = everything(months_of)
+    assert table.columns.time == "month"
+    assert str(chunk.times[[13]].astype("M8[s]")[0]) == "2001-02-01T00:00:00"
+
+
+def test_logs_that_are_no_tables_say_which_can_be_read(saved):
+    lines = "".join(f"May  1 12:00:{i % 60:02d} host sshd[{i}]: Failed password for user {i * 7}\n" for i in range(N))
+    with pytest.raises(BadInput, match=r"no column to use: .* Of logs, those of web servers and of JSON objects can"):
+        everything(saved(lines))
 
 
 def test_text_that_begins_like_orc_is_csv(saved):

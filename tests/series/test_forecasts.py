@@ -206,10 +206,15 @@ def test_context_has_readings_and_forecast():
         shingles.explain(rows[:4], rows=[3])[0].by_step()
 
 
+def contexts(**parameters):
+    """Context windows alone."""
+    return SeriesMPF(StreamingMPF(random_state=0, **parameters), short_memory=False)
+
+
 def test_streams_explain_context_windows():
     rows = daily(1000)
     rows[900] += 4.0
-    found = SeriesMPF(StreamingMPF(n_estimators=20, random_state=0)).detect_then_learn(rows, explain=True)
+    found = contexts(n_estimators=20).detect_then_learn(rows, explain=True)
     said = found.explanations[900]
     assert_array_equal(said.context.readings, rows[901 - LENGTH : 901])
     assert said.by_step()[-1, 0] > 0.5 * said.by_step().sum()
@@ -224,7 +229,7 @@ def test_stuck_sensor_is_flagged_and_described():
     for seed in range(3):
         rows = np.random.default_rng(seed).normal(size=1400)
         rows[1300:1330] = rows[1299]
-        found = SeriesMPF(StreamingMPF(random_state=0)).detect_then_learn(rows, explain=True)
+        found = contexts().detect_then_learn(rows, explain=True)
         flagged = np.flatnonzero(found.is_anomaly[1300:1330]) + 1300
         if len(flagged):
             n_found += 1

@@ -1,4 +1,4 @@
-"""Levels and alarms of a series, and `SeriesMPF(short_memory=True)` from end to end."""
+"""Levels and alarms of a series, and the short memory of `SeriesMPF` from end to end."""
 
 import pickle
 
@@ -31,7 +31,7 @@ def noise(n, seed=0):
 
 
 def detector(**parameters):
-    return SeriesMPF(StreamingMPF(n_estimators=20, random_state=0), short_memory=True, **parameters)
+    return SeriesMPF(StreamingMPF(n_estimators=20, random_state=0), **parameters)
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
@@ -90,6 +90,33 @@ def test_lasting_change_is_new_normal_after_256_readings():
     assert not found.is_alarm[560:].any()
 
 
+def test_flood_is_one_alarm_that_ends_with_it():
+    rng = np.random.default_rng(4)
+    values = rng.poisson(7, 900).astype(float)
+    values[400:460] = rng.poisson(700, 60)
+    _, found = judged(values)
+    flagged = np.flatnonzero(found.is_alarm)
+    assert flagged[0] == 400
+    assert 458 <= flagged[-1] <= 462
+    assert (np.diff(flagged) <= 8).all()
+
+
+def test_leak_is_found_while_it_grows_and_its_end_is_no_second_incident():
+    values = 40 + noise(1200)
+    values[600:900] += np.linspace(0, 60, 300)
+    found = detector().detect_then_learn(values)
+    flagged = np.flatnonzero(found.is_anomaly)
+    assert 600 < flagged[0] < 700
+    assert not found.is_anomaly[200:600].any()
+
+
+def test_slow_ramp_is_a_trend_and_raises_no_alarm():
+    values = noise(3000) + np.linspace(0, 20, 3000)
+    found = detector().detect_then_learn(values)
+    begins = np.diff(found.is_anomaly.astype(int), prepend=0) == 1
+    assert begins.sum() <= 3
+
+
 @pytest.mark.parametrize("kind", ["normal", "ar", "poisson", "sparse", "sine"])
 def test_clean_series_raise_few_alarms(kind):
     rng, n = np.random.default_rng(7), 4000
@@ -118,7 +145,7 @@ def test_heavy_tail_raises_limit(kind):
 def test_limit_needs_levels_to_rise():
     rng = np.random.default_rng(0)
     assert limit_of(rng.exponential(size=999), 10.0) == LIMIT
-    assert limit_of(rng.exponential(size=1000), 10.0) > limit_of(rng.exponential(size=1000), 8.0) > LIMIT
+    assert limit_of(rng.exponential(size=1000), 12.0) > limit_of(rng.exponential(size=1000), 10.0) > LIMIT
 
 
 def test_monitor_resumes_from_state():
@@ -154,12 +181,16 @@ def test_long_table_can_be_read_from_file():
     ("name", "value"),
     [
         ("n_open", 999),
-        ("limit", 0.5),
+        ("limit", 0.05),
+        ("n_fresh", 65),
+        ("alone", 1.0),
+        ("longs", np.full(1, -1.0)),
         ("loud", 3.0),
         ("limit", float("inf")),
         ("weights", np.zeros(1)),
-        ("calm", np.array([-1.0])),
-        ("calm", np.array([np.nan])),
+        ("known", np.full(1, -1.0)),
+        ("known", np.full(1, np.nan)),
+        ("is_start", np.ones(3, np.bool_)),
         ("trail", np.full(25, 0.0)),
         ("is_known", np.ones(3, np.bool_)),
         ("values", np.full((1, 400), np.inf)),
@@ -252,9 +283,21 @@ def test_deleted_readings_leave_short_memory():
     assert not np.isnan(series.detect(waves(3)).scores).any()
 
 
-def test_short_memory_needs_context_windows():
-    with pytest.raises(ValueError, match="shingle='auto'"):
-        detector(shingle=3).fit(waves(100))
+def test_shingles_of_given_length_have_no_short_memory():
+    rows = waves(300)
+    found = [detector(shingle=3, short_memory=short).fit(rows[:200]).detect(rows[200:]) for short in (True, False)]
+    assert np.array_equal(found[0].scores, found[1].scores)
+
+
+def test_asking_for_more_alarms_lowers_limit():
+    series = detector().partial_fit(waves(1500))
+    rows = 20 + (waves(400, seed=3) - 20) * 1.2
+    usual = series.detect(rows)
+    series.flag_at_rate(0.05)
+    more = series.detect(rows)
+    assert np.array_equal(usual.scores, more.scores)
+    assert usual.is_anomaly.sum() < more.is_anomaly.sum()
+    assert series.offset_ > -LIMIT
 
 
 def test_many_channels_are_judged_by_context_windows():
@@ -287,7 +330,7 @@ def test_trees_and_seed_need_no_forest(shingle):
 
 def test_stream_of_rows_continues_with_short_memory():
     forest = StreamingMPF(n_estimators=8, window=300, random_state=0).partial_fit(waves(500)[:, None])
-    series = SeriesMPF.from_stream(forest, short_memory=True)
+    series = SeriesMPF.from_stream(forest)
     found = series.detect_then_learn([99.0])
     assert found.is_anomaly.all()
     assert loads(series.to_bytes()).n_seen_ == 501

@@ -4,7 +4,6 @@ import gzip
 import shutil
 import signal
 import subprocess
-import time
 
 import cramjam
 import orjson
@@ -15,7 +14,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from servers import free_port
-from services import Service
+from services import PATIENCE, Service
 from waiting import until
 
 from polyaforest.service.remote_write import message_class
@@ -42,7 +41,7 @@ trees = 10
 [streams.nodes.metrics]
 fields = {load = "node_load1", idle = 'node_cpu_seconds_total{mode="idle"}', up = "up"}
 by = ["instance"]
-wait = "2s"
+wait = "4s"
 
 [streams.web]
 """
@@ -85,7 +84,7 @@ def values(service, stream, key, *names):
 
 
 def test_the_sdk_of_opentelemetry_exports_into_a_stream(service):
-    exporter = OTLPMetricExporter(f"{service.url}/v1/metrics", timeout=30)
+    exporter = OTLPMetricExporter(f"{service.url}/v1/metrics", timeout=PATIENCE)
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=1e9)
     provider = MeterProvider([reader], Resource.create({"service.name": "checkout"}), shutdown_on_exit=False)
     meter, length = provider.get_meter("shop"), [0.0]
@@ -97,7 +96,6 @@ def test_the_sdk_of_opentelemetry_exports_into_a_stream(service):
         duration.record(1.0)
         duration.record(3.0)
         assert provider.force_flush()
-        time.sleep(0.05)
     until(lambda: len(values(service, "shop", "checkout", "queue")) == 5)
     rows = values(service, "shop", "checkout", "queue", "orders", "latency", "rate")
     assert [row[0] for row in rows] == [10.0, 11.0, 12.0, 13.0, 14.0]

@@ -152,6 +152,9 @@ def test_times_are_round_and_ranges_have_both_dates(show):
     labels = page.locator(".lane-axis span").all_text_contents()
     assert all(re.fullmatch(r"\d\d:00|14 Nov 2023", label) for label in labels)
     expect(page.locator(".lane-columns")).to_have_text(re.compile("^Key"))
+    show_day = f"#/?from={START}&to={START + 3600}"
+    page.goto(page.url.split("#")[0] + show_day)
+    expect(words).to_have_text("14 Nov 2023 22:13:20 – 14 Nov 2023 23:13:20 (1 h)")
 
 
 def test_overview_searches_keys_and_events_and_filters_streams(show):
@@ -161,6 +164,7 @@ def test_overview_searches_keys_and_events_and_filters_streams(show):
     expect(page.locator(".lane .lane-name")).to_have_count(1)
     expect(page.locator(".attention .event-row")).to_have_count(0)
     page.wait_for_url(re.compile("search=YOUNG"))
+    expect(page.locator("h1").first).to_have_text("1 event open, hidden by the filters")
     page.reload()  # it is in the address
     expect(page.locator(".lane .lane-name")).to_have_count(1)
     page.get_by_label("Search keys and events").fill("cpu 99")

@@ -5,9 +5,10 @@ from io import BytesIO
 
 import numpy as np
 import pytest
+import yaml
 from browsers import expect
 from PIL import Image
-from services import START, WEB, odd, rows
+from services import START, WEB, odd, post, rows
 from waiting import until
 
 pytestmark = pytest.mark.end_to_end
@@ -131,3 +132,52 @@ def test_settings_form_explains_checks_and_applies(start, look):
     assert text.startswith("# keep me\n")
     assert all(line in text for line in ("trees = 30", 'silence = "10m"', "[streams.web.gates]", 'direction = "high"'))
     tab.problems[:] = [problem for problem in tab.problems if "422" not in problem]
+
+
+METRICS = """
+[streams.shop]
+source = "otlp"
+[streams.shop.metrics]
+fields = {queue = "queue.length", rate = "rate(orders)"}
+by = ["service.name"]
+wait = "0.2s"
+[streams.nodes]
+source = "remote-write"
+[streams.nodes.metrics]
+fields = {load = "node_load1", user = 'rate(node_cpu_seconds_total{mode="user"})'}
+[streams.file]
+source = "missing.jsonl"
+"""
+
+
+def otlp(name, number=0):
+    """Return a request with one sample."""
+    point = {"timeUnixNano": str(int(START + number) * 10**9), "asDouble": 7.0}
+    attributes = [{"key": "service.name", "value": {"stringValue": "checkout"}}]
+    metrics = [{"name": name, "gauge": {"dataPoints": [point]}}]
+    return {"resourceMetrics": [{"resource": {"attributes": attributes}, "scopeMetrics": [{"metrics": metrics}]}]}
+
+
+def test_empty_streams_show_how_to_send_metrics(start, look):
+    service = start(METRICS)
+    tab = look(service, "/")
+    page = tab.page
+    shop, nodes, file = (page.locator(".panel.empty", has_text=f"No records in {name} yet") for name in
+                         ("shop", "nodes", "file"))  # fmt: skip
+    expect(shop).to_contain_text("Nothing has arrived yet.")
+    expect(file).to_contain_text(re.compile(r"This stream reads from .*missing\.jsonl"))
+    collector = yaml.safe_load(shop.locator("pre").first.text_content())
+    assert collector["exporters"]["otlphttp/polyaforest"] == {"endpoint": service.url}
+    expect(shop.locator("pre").last).to_contain_text(f"METRICS_ENDPOINT={service.url}/v1/metrics")
+    (write,) = yaml.safe_load(nodes.locator("pre").text_content())["remote_write"]
+    assert write["url"] == f"{service.url}/api/v1/write"
+    assert write["write_relabel_configs"][0]["regex"] == "node_load1|node_cpu_seconds_total"
+    assert not tab.faults()
+    tab.wait_until_it_fits()
+    place = collector["exporters"]["otlphttp/polyaforest"]["endpoint"] + "/v1/metrics"
+    post(place, json=otlp("queue.size")).raise_for_status()
+    expect(shop).to_contain_text("Metrics arrive, but none for these fields.")
+    expect(shop).to_contain_text("No field uses: queue.size.")
+    post(place, json=otlp("queue.length", 60)).raise_for_status()
+    page.locator(".lane", has_text="checkout").wait_for()
+    expect(shop).to_have_count(0)

@@ -427,15 +427,16 @@ def test_relearned_model_equals_one_with_these_settings_from_the_start(past, tmp
     assert [one.sample.number for one in found] == [one.sample.number for one in wanted]
 
 
+def learn_slowly(*given, **settings):
+    """Relearn with pauses, so that a test can act meanwhile."""
+    for piece in replay(*given, **settings):
+        time.sleep(0.02)
+        yield piece
+
+
 def test_current_models_score_records_until_relearning_is_complete(past, tmp_path, monkeypatch):
     monkeypatch.setattr("polyaforest.service.relearn.PIECE", 40)  # it also learns while no batch waits
     monkeypatch.setattr("polyaforest.service.stream._RELEARN_SECONDS", 0.0)  # one piece after each batch
-
-    def learn_slowly(*given, **settings):
-        for piece in replay(*given, **settings):
-            time.sleep(0.02)
-            yield piece
-
     monkeypatch.setattr("polyaforest.service.relearn.replay", learn_slowly)
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
     with running(tmp_path, config_of(tmp_path, WEB)) as service:
@@ -455,6 +456,7 @@ def test_current_models_score_records_until_relearning_is_complete(past, tmp_pat
 def test_stop_during_relearning_keeps_the_current_models(past, tmp_path, monkeypatch):
     monkeypatch.setattr("polyaforest.service.stream._RELEARN_SECONDS", 0.0)
     monkeypatch.setattr("polyaforest.service.relearn.PIECE", 1)
+    monkeypatch.setattr("polyaforest.service.relearn.replay", learn_slowly)
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
     with running(tmp_path, changed(tmp_path, "trees", WEB)) as service:
         until(lambda: service.streams["web"].relearning.n_learned > 3)

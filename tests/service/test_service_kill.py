@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import httpx
 import pytest
-from services import START, WEB, Service, odd, receiver, rows
+from services import PATIENCE, START, WEB, Service, odd, receiver, rows
 from waiting import until
 
 pytestmark = pytest.mark.fault
@@ -65,7 +65,7 @@ def test_kills_under_load_lose_and_duplicate_no_record(programs, tmp_path, n_kil
             until(lambda: position[0] > at + 400)
         finally:
             stopped.set()
-            poster.join(60)
+            poster.join(PATIENCE)
         until(lambda: service.get("/streams/web")["n_records"] >= len(acknowledged))
         _check_records(service, acknowledged)
         _check_alerts(service, hook, n_kills)
@@ -134,7 +134,7 @@ def test_kill_during_feedback_leaves_it_complete_or_void(programs, tmp_path):
 
             def ask(place=service.url + path):
                 with suppress(httpx.TransportError):
-                    httpx.post(place, json={"verdict": "incident"}, timeout=30)
+                    httpx.post(place, json={"verdict": "incident"}, timeout=PATIENCE)
 
             asking = threading.Thread(target=ask)
             asking.start()

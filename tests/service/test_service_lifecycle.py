@@ -226,9 +226,11 @@ def test_events_of_missing_models_close(tmp_path):
         event = open_one(stream)
         other = open_one(stream, host="web-2")
     (tmp_path / "web.models").unlink()
-    with running(tmp_path, WEB + 'close_after = "2s"\n') as stream:
+    with running(tmp_path) as stream:
         post(stream, rows(1, N + 1))
         assert now(stream, event)["closed_by"] == "model"
+        assert now(stream, other)["is_open"]
+    with running(tmp_path, CLOSED_SOON) as stream:
         until(lambda: now(stream, other)["closed_by"] == "silence")
 
 

@@ -88,7 +88,7 @@ def _listens(port):
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def read_until(source, n, seconds=30):
+def read_until(source, n, seconds=60):
     found, end = [], time.monotonic() + seconds
     while len(found) < n and time.monotonic() < end:
         found += source.read(1000, 0.2)

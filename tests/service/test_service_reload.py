@@ -11,7 +11,7 @@ import time
 import httpx
 import pytest
 from effort import mostly_slow
-from services import WEB, Service, rows
+from services import WEB, Service, get, post, rows
 from waiting import until
 
 pytestmark = pytest.mark.end_to_end
@@ -64,31 +64,31 @@ def test_reload_requires_an_admin_and_the_own_origin(make):
     service = make(WEB, POLYAFOREST_ADMIN_TOKEN=TOKEN, POLYAFOREST_READ_TOKEN="a-token-for-readers-only").start()
     place = f"{service.url}/api/v1/settings/reload"
     admin, reader = ({"authorization": f"Bearer {token}"} for token in (TOKEN, "a-token-for-readers-only"))
-    assert httpx.post(place).status_code == 401
-    assert httpx.post(place, headers=reader).status_code == 403
-    assert httpx.post(place, headers={**admin, "origin": "http://elsewhere.example"}).status_code == 403
-    assert httpx.post(place, headers=admin).json()["applied"] == {}
+    assert post(place).status_code == 401
+    assert post(place, headers=reader).status_code == 403
+    assert post(place, headers={**admin, "origin": "http://elsewhere.example"}).status_code == 403
+    assert post(place, headers=admin).json()["applied"] == {}
     change(service, WEB.replace('"1s"', '"2s"') + "merge = 3\n[server]\nport = 1\n")
-    answer = httpx.post(place, headers=admin).json()
+    answer = post(place, headers=admin).json()
     assert answer["applied"]["web"] == {"save_every": [1.0, 2.0], "merge": [None, 3]}
     service.client.headers.update(admin)
     (entry,) = service.get("/streams/web/audit")["entries"]
     assert entry["who"] == "admin at 127.0.0.1"
     (service.folder / "polyaforest.toml").unlink()
-    refused = httpx.post(place, headers=admin)
+    refused = post(place, headers=admin)
     assert refused.status_code == 422
     assert "does not exist" in refused.json()["detail"]
 
 
 def test_demo_stops_at_sighup(make):
     service = make().start("--demo")
-    assert httpx.post(f"{service.url}/api/v1/settings/reload").status_code == 422
+    assert post(f"{service.url}/api/v1/settings/reload").status_code == 422
     assert service.stop(signal.SIGHUP) == 0
 
 
 def is_ready(url):
     try:
-        return httpx.get(f"{url}/ready").status_code == 200
+        return get(f"{url}/ready").status_code == 200
     except httpx.TransportError:
         return False
 
@@ -108,7 +108,7 @@ def test_closing_the_terminal_stops_the_service(tmp_path):
     until(lambda: is_ready(url))
     (tmp_path / "polyaforest.toml").write_text(WEB + "merge = 3\n")
     os.kill(process, signal.SIGHUP)  # the terminal is open: this is a reload
-    until(lambda: httpx.get(f"{url}/api/v1/streams/web").json()["settings"]["merge"] == 3)
+    until(lambda: get(f"{url}/api/v1/streams/web").json()["settings"]["merge"] == 3)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
 

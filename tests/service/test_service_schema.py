@@ -4,7 +4,7 @@ import pytest
 import schemathesis
 from effort import examples
 from hypothesis import HealthCheck, given, settings
-from services import WEB, Service, odd, rows
+from services import PATIENCE, WEB, Service, odd, rows
 
 pytestmark = pytest.mark.end_to_end
 
@@ -32,7 +32,7 @@ def test_requests_generated_from_the_schema_cause_no_server_errors(service):
             for name, known in (("stream", "web"), ("id", "0123456789abcdef")):
                 if name in (case.path_parameters or {}) and case.path_parameters[name] != known:
                     case.path_parameters[name] = known  # most generated names do not exist
-            answer = case.call(base_url=service.url, timeout=60)
+            answer = case.call(base_url=service.url, timeout=PATIENCE)
             assert answer.status_code < 500, (case.method, case.path, case.query, case.body, answer.text)
 
         ask()

@@ -6,7 +6,7 @@ import socket
 
 import httpx
 import pytest
-from services import START, WEB, Service, raw, rows
+from services import PATIENCE, START, WEB, Service, raw, rows
 from waiting import until
 
 pytestmark = pytest.mark.end_to_end
@@ -74,7 +74,7 @@ def test_read_token_cannot_write(guarded):
 
 
 def test_session_cookie_grants_access_and_does_not_contain_the_token(guarded):
-    with httpx.Client(base_url=guarded.url) as browser:
+    with httpx.Client(base_url=guarded.url, timeout=PATIENCE) as browser:
         assert browser.post("/api/v1/login", json={"token": "wrong"}).status_code == 401
         answer = browser.post("/api/v1/login", json={"token": READ})
         assert answer.json() == {"role": "read"}
@@ -159,9 +159,9 @@ def test_too_many_requests_return_429(programs, tmp_path):
     service = Service(programs, tmp_path, WEB + "\n[server]\nrequests_per_second = 5\n")
     service.start(wait=False)
     try:
-        codes = [service.client.get("/health").status_code for _ in range(30)]
-        assert codes[0] == 200
-        assert 429 in codes
+        assert service.client.get("/health").status_code == 200
+        until(lambda: service.client.get("/health").status_code == 429)
+        until(lambda: service.client.get("/health").status_code == 200)
     finally:
         service.close()
 

@@ -12,6 +12,7 @@ import numpy as np
 from polyaforest import detectors, drift
 from polyaforest.adapters._shared import anomaly_scores
 from polyaforest.detectors import Tree
+from polyaforest.detectors.ahead import score_ahead
 from polyaforest.forest.retention import Reservoir, Window
 from polyaforest.forest.score_types import EpsilonPhi
 from polyaforest.kernels.arrays import Array
@@ -208,7 +209,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
             if self._is_empty(given.values):
                 return 0.0
             row, texts = self._row(self._forest, given.values), given.texts
-        return self._bounded(self._forest.score_samples(self._rows(row, texts)))
+        return self._bounded(score_ahead(self._forest, self._rows(row, texts)))
 
     def score_then_learn_one(self, x: Observation, t: Any = None, w: float = 1.0) -> float:
         """Score an observation, then learn it, in one traversal of the trees.

@@ -49,6 +49,7 @@ COMMANDS = {
     "score": "Score the rows of a file with a model.",
     "explain": "Explain why a model finds a row normal or anomalous.",
     "info": "Show what a model file holds.",
+    "export": "Write a model in a format that other programs score with.",
     "merge": "Merge models that counted different rows.",
     "forget": "Delete rows from a model as if never learned.",
     "demo": "Write an example file and find the anomalies in it.",

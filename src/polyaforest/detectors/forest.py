@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, overload
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -372,6 +372,52 @@ class ForestDetector(Probabilities, Detector):
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
+    @overload
+    def export(self, format: Literal["json", "sql"], **options: Any) -> str: ...
+
+    @overload
+    def export(self, format: Literal["onnx"], **options: Any) -> bytes: ...
+
+    @overload
+    def export(self, format: str, **options: Any) -> str | bytes: ...
+
+    def export(self, format: str, **options: Any) -> str | bytes:
+        """Return the model in a format that other programs score with, without polyaforest.
+
+        Parameters
+        ----------
+        format : {"json", "sql", "onnx"}
+            ``"json"`` is a text with everything that scoring needs, for scorers in Python and JavaScript. ``"sql"`` is
+            a script that creates tables, and a view of the scores of the rows of a table. ``"onnx"`` is a graph, as
+            bytes, with the input ``X`` and the outputs ``score`` and ``is_anomaly``.
+        **options
+            Of SQL: `dialect` ("postgresql", "sqlite" or "duckdb"), the `table` to score ("rows"), the column that is
+            its unique `key` ("id"), and the `prefix` of what is created ("polyaforest").
+
+        Returns
+        -------
+        exported : str or bytes
+
+        Raises
+        ------
+        ValueError
+            If the format cannot express the model, with the reason.
+        """
+        from polyaforest import __version__, export
+
+        self._check_fitted()
+        if isinstance(self.categorical_features, Codes) or self._names_of_shingle is not None:
+            raise ValueError("the trees of a time series cannot be exported alone: export a StreamingMPF or BatchMPF")
+        with self._frozen():
+            model, query = self._model, self._query
+            try:
+                threshold = model.threshold(query)
+            except ValueError:  # too few calibration scores, or a private release without them
+                threshold = -np.inf
+            own = self._feature_names, self.encoding_, threshold, model.calibration_scores(query)
+            parts = export.Exported(type(self).__name__, model.fitted, query, *own)
+            return export.write(parts, format, f"polyaforest {__version__}", options)
+
     @classmethod
     def _names_in_files(cls) -> list[str]:
         own = [name for name in cls._get_param_names() if name != "tree"]
@@ -382,7 +428,7 @@ class ForestDetector(Probabilities, Detector):
         """Return an unfitted forest with parameters from a file."""
         names = {in_file: name for name, in_file in IN_FILES.items()}
         given = {names.get(name, name): decode(value) for name, value in stored.items()}
-        tree = TreeParameters(**{name: given.pop(name) for name in TreeParameters._fields})
+        tree = TreeParameters(**{name: given.pop(name) for name in TreeParameters._fields if name in given})
         forest = cls._with_tree(tree, given)
         forest._validate_params()
         return forest

@@ -72,9 +72,12 @@ class SeriesMPF(SeriesQueries):
         `times`, or UTC.
     rescale : float or None, default=2.0
         Change of scale that triggers new feature weights; None for never.
-    short_memory : bool, default=False
+    short_memory : bool, default=True
         Whether to compare the last two and eight readings with the last 4,096, too, and to raise alarms at an absolute
-        level; requires ``shingle="auto"``.
+        level; without effect if `shingle` is an integer.
+    learn_alarms : bool, default=False
+        Whether the readings of an open alarm are compared with right away, so that a long incident soon looks normal,
+        instead of after its end.
     n_estimators : int, optional
         Number of trees, instead of that of `estimator`.
     random_state : int, optional
@@ -153,6 +156,7 @@ class SeriesMPF(SeriesQueries):
         "estimator": [StreamingMPF, None],
         "rescale": [Interval(Real, 1, None, closed="neither"), None],
         "short_memory": ["boolean"],
+        "learn_alarms": ["boolean"],
         "n_estimators": [Interval(Integral, 1, None, closed="left"), None],
         "random_state": [Interval(Integral, 0, 2**32 - 1, closed="both"), None],
     }
@@ -168,7 +172,8 @@ class SeriesMPF(SeriesQueries):
         calendar: Sequence[str] = (),
         timezone: str = "auto",
         rescale: float | None = 2.0,
-        short_memory: bool = False,
+        short_memory: bool = True,
+        learn_alarms: bool = False,
         n_estimators: int | None = None,
         random_state: int | None = None,
     ) -> None:
@@ -181,6 +186,7 @@ class SeriesMPF(SeriesQueries):
         self.timezone = timezone
         self.rescale = rescale
         self.short_memory = short_memory
+        self.learn_alarms = learn_alarms
         self.n_estimators = n_estimators
         self.random_state = random_state
 
@@ -300,7 +306,7 @@ class SeriesMPF(SeriesQueries):
         check_is_fitted(self)
         rate = read_rate("rate", rate)
         with self._lock.turn(), self._changing():
-            self._model.views.flag_at_rate(rate)
+            self._model.flag_at_rate(rate)
         return self
 
     def delete(self, keys: Key | Iterable[Key]) -> Self:
@@ -394,14 +400,14 @@ class SeriesMPF(SeriesQueries):
         if pattern.timezone == AUTO:
             pattern = pattern._replace(timezone=timezone_of(times))
         given = feature_names(self), read_every(self.every), self._parameters, self.rescale
-        if self.short_memory and pattern.shingle is not None:
-            raise ValueError("short_memory=True works beside context windows: set shingle='auto'")
         self._model, self._notes = self._kind(pattern, *given), {}
+        if isinstance(self._model, AlarmSeries):
+            self._model.monitor.holds = not self.learn_alarms
         return rows
 
     @property
     def _kind(self) -> type[SeriesModel]:
-        return AlarmSeries if self.short_memory else SeriesModel
+        return AlarmSeries if self.has_short_memory else SeriesModel
 
     def _advance(self, X: Any, keys: Any, times: Any, task: LearnTask) -> Detections:
         """Learn rows; return the results of the task."""

@@ -19,6 +19,7 @@ from polyaforest.kernels.arrays import Array
 from polyaforest.series.contexts import REACH
 from polyaforest.series.forecasts import Forecast
 from polyaforest.series.model import FARTHEST, SeriesModel
+from polyaforest.series.recent import REACH as SHORT_REACH
 from polyaforest.series.shingles import Alignment
 from polyaforest.series.view import View
 from polyaforest.tables.validation import read_flags, read_rows, read_stamps
@@ -28,6 +29,7 @@ class SeriesQueries(Detector):
     """The part of `SeriesMPF` that does not learn: rows are taken as the next readings, or as another series."""
 
     shingle: int | str
+    short_memory: bool
     _model: SeriesModel
 
     # ---- as if rows came next ---------------------------------------------------------------------------------------
@@ -251,8 +253,15 @@ class SeriesQueries(Detector):
             return self._model.holds(key)
 
     @property
+    def has_short_memory(self) -> bool:
+        """Whether readings have a level by the short memory, so that alarms end when an incident does."""
+        return self.short_memory and isinstance(self.shingle, str)
+
+    @property
     def reach(self) -> int:
         """Number of rows after an anomalous reading that may look anomalous because of it."""
+        if self.has_short_memory:
+            return SHORT_REACH
         return REACH if isinstance(self.shingle, str) else int(self.shingle)
 
     @property

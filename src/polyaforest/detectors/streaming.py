@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from datetime import timedelta
 from functools import partial
-from math import inf
+from math import inf, nan
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -31,6 +31,7 @@ from polyaforest.model.parameters import StreamParameters
 from polyaforest.model.stream_model import LearnTask, StreamModel
 from polyaforest.storage.modelfile import Arrays, Header
 from polyaforest.tables.validation import (
+    as_plain_row,
     check_box_inside,
     check_rows_inside,
     read_coded,
@@ -40,7 +41,7 @@ from polyaforest.tables.validation import (
     read_stamps,
 )
 from polyaforest.util import schema
-from polyaforest.util.locks import ReadersWriterLock
+from polyaforest.util.locks import ReadersWriterLock, uninterrupted
 
 if TYPE_CHECKING:
     from polyaforest.forest.stream import Stream
@@ -393,6 +394,9 @@ class StreamingMPF(StreamPoints, ForestDetector):
 
         Validate everything before changing anything.
         """
+        found = None if sample_weight is not None else self._advance_alone(X, keys, times, task)
+        if found is not None:
+            return found
         if not hasattr(self, "forest_"):
             with self._lock.turn():
                 if not hasattr(self, "forest_"):  # no other thread was faster
@@ -407,6 +411,25 @@ class StreamingMPF(StreamPoints, ForestDetector):
             with self._changing():
                 self._note(texts)
         return self._learn(model, new, weights, task)
+
+    def _advance_alone(self, X: Any, keys: Any, times: Any, task: LearnTask) -> tuple[Detections, Key | None] | None:
+        """Do what `_advance` does for a single row, faster; return None, having changed nothing, if it cannot."""
+        model: StreamModel | None = getattr(self, "_model", None)
+        row = None if model is None else as_plain_row(self, X)
+        if model is None or row is None or (task.is_scored and isinstance(self.score_type, EpsilonPhi)):
+            return None
+        key = None if keys is None else read_keys(keys, 1)[0]
+        time = nan if times is None else read_stamps(times, 1, needed=False).item()
+        with uninterrupted(), self._lock.writing():
+            is_current = self._model is model
+            return model.learn_alone(row, key, time, task, self._policy) if is_current else None
+
+    def _score_ahead(self, row: Array) -> Array | None:
+        """Return what `score_then_learn` would for a single row; None if it takes more than the trees."""
+        if isinstance(self.score_type, EpsilonPhi) or not self.is_fitted:
+            return None
+        with uninterrupted(), self._lock.reading():
+            return self._model.score_ahead(row)
 
     def _begin(
         self, X: Any, keys: Any, times: Any, task: LearnTask, sample_weight: Any = None

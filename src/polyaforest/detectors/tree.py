@@ -25,6 +25,11 @@ class Tree(BaseEstimator):
         Weight of each feature in the choice of cuts. "auto" draws Exp(1) / spread for every tree, so that data need no
         scaling; the spread is sqrt(range * mean absolute deviation) of the data (`StreamingMPF`) or the length of the
         domain (`BatchMPF`). None uses no weights, as in the paper.
+    max_features : "auto", int or None, default="auto"
+        Number of features that each tree cuts, chosen at random when the tree is born; the distance between rows along
+        other features does not count in that tree. None cuts all features. "auto" is all for `BatchMPF` and with
+        categories; for `StreamingMPF` of more than 256 features, it is 64 and one more for each 16 features. Ignored if
+        `feature_weights` are given.
     prior_strength : float, default=0.001
         Number of pseudo-points of the prior (the paper's gamma). The weight of the prior grows with the square of the
         depth, so use small values.
@@ -43,6 +48,7 @@ class Tree(BaseEstimator):
         "max_depth": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left"), None],
         "lifetime": [Interval(Real, 0, None, closed="right")],
         "feature_weights": [StrOptions({"auto"}), "array-like", None],
+        "max_features": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left"), None],
         "prior_strength": [Interval(Real, SMALLEST, LARGEST, closed="both")],
         "domain": [StrOptions({"data"}), "array-like", None],
     }
@@ -53,11 +59,13 @@ class Tree(BaseEstimator):
         max_depth: int | str | None = "auto",
         lifetime: float = np.inf,
         feature_weights: Any = "auto",
+        max_features: int | str | None = "auto",
         prior_strength: float = 0.001,
         domain: Any = None,
     ) -> None:
         self.max_depth = max_depth
         self.lifetime = lifetime
         self.feature_weights = feature_weights
+        self.max_features = max_features
         self.prior_strength = prior_strength
         self.domain = domain

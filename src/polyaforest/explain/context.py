@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import nan
 from typing import NamedTuple, Protocol
 
@@ -33,6 +33,7 @@ _STEPS_BETWEEN = 8  # values tried between the last normal and the first anomalo
 _NEIGHBOURS, _SIMILAR = 16, 3  # nearest points to score, and normal points to show
 SAME = 2  # the side of a condition on a category: equality
 _MOST_TRIED = 32  # categories of a column to try, most common first
+_MOST_MASKS = 256  # columns of truth values to keep, of categories counted in other rows
 _RARER = 3.0  # a pair of categories is reported if it is so many times rarer than under independence
 
 
@@ -241,6 +242,18 @@ class Snapshot:
     lifetimes: Array  # as in `attribute.attribute_rows`
     offset: float
     categories: Categories | None = None
+    counted: Array | None = None  # rows to count categories in, in the order of the forest; by default those it holds
+    masks: dict[tuple[int, float], Array] = field(default_factory=dict)  # which of these rows have a category
+
+    def counting_in(self, rows: Array) -> Snapshot:
+        """Return the same snapshot, to count categories in other rows of the table."""
+        inner = rows if self.categories is None else rows[:, self.categories.order]
+        return replace(self, counted=inner, masks={})
+
+    @property
+    def _rows(self) -> Array | None:
+        """The rows to count categories in; None if there are none."""
+        return self.source.rows if self.counted is None else self.counted
 
     @property
     def forest(self) -> Forest:
@@ -310,16 +323,16 @@ class Snapshot:
 
         The latter if the pair is several times rarer than under independence. None if no rows are held to count in.
         """
-        points = None if self.categories is None else self.source.rows
+        points = None if self.categories is None else self._rows
         if points is None or self.categories is None:
             return None
         has, n = self._has(points, row, k), len(points)
-        n_all, rarest, pair = int(has.sum()), _RARER, None
+        n_all, rarest, pair = int(np.count_nonzero(has)), _RARER, None
         for c in self.categories.columns:
             if c == k or np.isnan(row[c]):
                 continue
             has_other = self._has(points, row, c)
-            n_other, n_both = int(has_other.sum()), int((has & has_other).sum())
+            n_other, n_both = int(np.count_nonzero(has_other)), int(np.count_nonzero(has & has_other))
             rarer = (n_all * n_other / max(n, 1) + 0.5) / (n_both + 0.5)
             if rarer > rarest:
                 rarest, pair = rarer, CategoryCount(n_both, n_other, c)
@@ -331,7 +344,7 @@ class Snapshot:
         Rows with the second value are counted: a category, and of two the one that determines the other column better.
         """
         pair = None if self.categories is None else self.source.rarest_pair(self._inner(row))
-        points = self.source.rows
+        points = self._rows
         if pair is None or points is None or self.categories is None:
             return None
         has = [self._within(points, *side) for side in zip(*pair, strict=True)]
@@ -350,8 +363,13 @@ class Snapshot:
         return np.asarray((column > low) & (column <= high) if low < high else column == low)
 
     def _has(self, points: Array, row: Array, k: int) -> Array:
-        """Return which points have the category of a row."""
-        return np.asarray(points[:, self._place(k)] == row[k])
+        """Return which of the rows to count in have the category of a row."""
+        known = self.masks.get((k, float(row[k])))
+        if known is None:
+            known = np.asarray(points[:, self._place(k)] == row[k])
+            if self.counted is not None and len(self.masks) < _MOST_MASKS:
+                self.masks[k, float(row[k])] = known
+        return known
 
     def share(self, conditions: Sequence[RegionCondition]) -> tuple[float, tuple[float, float]]:
         """Return the share of points that meet all conditions, and its 90 % credible interval with Jeffreys' prior."""

@@ -546,6 +546,12 @@ class Explanations(Sequence[Explanation]):
             explanation.is_anomaly, explanation.p_value = bool(is_anomaly[i]), self._p_value(i)
         return self
 
+    def count_in(self, rows: Array) -> Explanations:
+        """Count in these rows, (n, D), how often categories occur, not in the sample that the detector holds."""
+        if self._snapshot is not None and not self._made:
+            self._snapshot = self._snapshot.counting_in(rows)
+        return self
+
     def _p_value(self, i: int) -> float | None:
         return None if self.p_values is None else float(self.p_values[i])
 

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import pairwise
-from math import ceil, inf, nan
+from math import ceil, inf, isnan, nan
 from typing import Self
 
 import numpy as np
@@ -222,21 +222,34 @@ class RunningCalibration:
         array([200])
         """
         numbers, values = self._read(scores, arrivals)
-        by_arrival, ascending = self._by_arrival, self._ascending
         p_values, thresholds, bits = [], [], []
         for number, score in zip(numbers, values, strict=True):
-            p_values.append((1 + bisect_right(ascending, raised(score))) / (len(ascending) + 1))
-            thresholds.append(self.threshold(policy))
-            bits.append(bits_of(score, ascending) if score < thresholds[-1] else nan)
-            if len(ascending) == self.n:
-                del ascending[bisect_left(ascending, by_arrival.popitem(last=False)[1])]
-            insort(ascending, score)
-            by_arrival[number] = score
-            if number == 2 * _LEAST_TO_FLAG - 1 and not self.is_seeded:
-                self.forget(range(_LEAST_TO_FLAG))
+            p_value, threshold, bits_of_score = self._judge_and_add(score, number, policy)
+            p_values.append(p_value)
+            thresholds.append(threshold)
+            bits.append(bits_of_score)
         given, placed = np.array(values, np.float64), np.array(thresholds, np.float64)
         is_anomaly, tail = given < placed, np.array(bits, np.float64)
         return Detections(given, np.array(p_values, np.float64), is_anomaly, placed, tail_bits=tail)
+
+    def judge_one(self, score: float, arrival: int, policy: ThresholdPolicy) -> tuple[float, float, float]:
+        """Do what `judge_then_learn` does for one score; return its p-value, the threshold and its tail bits."""
+        if isnan(score):
+            raise ValueError("score 0 is not a number")
+        return self._judge_and_add(score, arrival, policy)
+
+    def _judge_and_add(self, score: float, number: int, policy: ThresholdPolicy) -> tuple[float, float, float]:
+        by_arrival, ascending = self._by_arrival, self._ascending
+        p_value = (1 + bisect_right(ascending, raised(score))) / (len(ascending) + 1)
+        threshold = self.threshold(policy)
+        bits = bits_of(score, ascending) if score < threshold else nan
+        if len(ascending) == self.n:
+            del ascending[bisect_left(ascending, by_arrival.popitem(last=False)[1])]
+        insort(ascending, score)
+        by_arrival[number] = score
+        if number == 2 * _LEAST_TO_FLAG - 1 and not self.is_seeded:
+            self.forget(range(_LEAST_TO_FLAG))
+        return p_value, threshold, bits
 
     def resize(self, n: int) -> None:
         """Set the maximum number of scores, and drop the oldest beyond it."""

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from polyaforest.forest.spec import Plan, Weighting
+from polyaforest.forest.spec import Plan
 from polyaforest.kernels import cuts, mondrian_process, mondrian_tree
 from polyaforest.kernels.arrays import NONE, Array, Forest, new_forest, node_bytes, stack, trim
 from polyaforest.kernels.rng import seed_states
@@ -21,11 +21,13 @@ def allocate(plan: Plan, n_nodes: int, weights: Array, states: Array, *, boxed: 
     return new_forest(n_nodes, weights, states, plan.domain, boxed=boxed, n_categories=plan.n_categories)
 
 
-def grow_trees(X: Array, plan: Plan, states: Array | None = None, members: Array | None = None) -> Forest:
+def grow_trees(
+    X: Array, plan: Plan, states: Array | None = None, members: Array | None = None, capacity: int = 0
+) -> Forest:
     """Grow Mondrian trees over the rows of `X`: over all of them, or over the `members` of each tree.
 
     `states` are generators to continue; by default, new ones are seeded by the plan. `members` holds the rows of each
-    tree, (T, n), with NONE after the last.
+    tree, (T, n), with NONE after the last. Trees get `capacity` node slots, or more if they need them.
     """
     states = seed_states(plan.seed, plan.n_trees) if states is None else states
     if members is None:
@@ -46,7 +48,7 @@ def grow_trees(X: Array, plan: Plan, states: Array | None = None, members: Array
         pilot = _Grower(X, columns, most, plan).grow(states[largest].copy(), rows_of[largest])
         check_forest_fits_memory(plan, int(pilot.size[0]), boxed=True)
     spans_of_trees = run(grow_span, tree_spans(plan.n_trees, plan.n_jobs), plan.n_jobs)
-    return stack([tree for span in spans_of_trees for tree in span])
+    return stack([tree for span in spans_of_trees for tree in span], capacity)
 
 
 def _grow_small(X: Array, plan: Plan, states: Array, members: Array) -> Forest:
@@ -57,7 +59,8 @@ def _grow_small(X: Array, plan: Plan, states: Array, members: Array) -> Forest:
     check_forest_fits_memory(plan, n_nodes, boxed=True)
     forest = allocate(plan, n_nodes, weights, states.copy(), boxed=True)
     drawn_by = spread if fixed is None else spread[:0]
-    mondrian_tree.sample_trees(forest, X, members, drawn_by, plan.weighting.deviation, plan.lifetime, plan.depth_limit)
+    limits = plan.most_features, plan.lifetime, plan.depth_limit
+    mondrian_tree.sample_trees(forest, X, members, drawn_by, plan.weighting.deviation, *limits)
     return forest
 
 
@@ -77,7 +80,7 @@ class _Grower:
 
     def grow(self, state: Array, members: Array) -> Forest:
         """Sample the feature weights, then the cuts, of one tree over some rows with the generator `state`."""
-        weights, n_rows = _draw_weights(state, self.plan.weighting), len(members)
+        weights, n_rows = _draw_weights(state, self.plan), len(members)
         rows = self.X if self.columns is not None else self.X[members]
         columns = np.ascontiguousarray(rows.T) if self.columns is None else self.columns
         while True:
@@ -93,7 +96,7 @@ def sample_processes(plan: Plan) -> Forest:
     states = seed_states(plan.seed, plan.n_trees)
 
     def sample(state: Array) -> Forest:
-        weights = _draw_weights(state, plan.weighting)
+        weights = _draw_weights(state, plan)
         most = plan.most_nodes()
         capacity, levels = min(most, _FIRST_CAPACITY), max(min(plan.depth_limit, 64), 1)
         while True:
@@ -107,12 +110,13 @@ def sample_processes(plan: Plan) -> Forest:
     return stack(run(sample, list(states), plan.n_jobs))
 
 
-def _draw_weights(state: Array, weighting: Weighting) -> Array:
+def _draw_weights(state: Array, plan: Plan) -> Array:
     """Return the feature weights of a new tree."""
+    weighting = plan.weighting
     if weighting.fixed is not None:
         return weighting.fixed
     weights = np.empty_like(weighting.spread)
-    cuts.draw_weights(state, weighting.spread, weighting.deviation, weights)
+    cuts.draw_weights(state, weighting.spread, weighting.deviation, plan.most_features, weights)
     return weights
 
 

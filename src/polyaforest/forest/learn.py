@@ -75,15 +75,8 @@ def run_chunk(
     if not chunk.rows.flags.c_contiguous:  # direct calls of kernels do not check this
         chunk = chunk._replace(rows=np.ascontiguousarray(chunk.rows))
     n_trees, n_rows = len(forest.left), len(chunk.rows)
-    n_blocks, n_scores = -(-n_trees // prequential.BLOCK), len(scoring.lifetimes) if scoring.kind == SCORE_CELLS else 1
-    n_cells = 0 if scoring.kind == SCORE_NOTHING else len(chunk.gappy)
-    n_tops = n_rows if scoring.kind in (SCORE_CELLS, SCORE_MASS) else 0  # logarithms need no scaling
-    totals = prequential.Totals(
-        sums=np.zeros((n_blocks, n_scores, n_rows)),
-        tops=np.empty((n_blocks, n_scores, n_tops)),
-        cells=np.empty((n_trees, n_cells, len(scoring.lifetimes))),
-    )
-    totals.tops.fill(-np.inf)
+    n_blocks, n_cells = -(-n_trees // prequential.BLOCK), 0 if scoring.kind == SCORE_NOTHING else len(chunk.gappy)
+    totals = new_totals(scoring, n_trees, n_rows, n_cells)
 
     def learn(span: slice) -> None:
         first, last = span.start * prequential.BLOCK, min(span.stop * prequential.BLOCK, n_trees)
@@ -98,6 +91,34 @@ def run_chunk(
     if n_cells:
         scores[np.flatnonzero(chunk.gaps >= 0)] = _scores_of_cells(totals.cells, scoring.kind)
     return scores
+
+
+def new_totals(scoring: prequential.Scoring, n_trees: int, n_rows: int, n_gappy: int = 0) -> prequential.Totals:
+    """Return totals for rows, of which some have gaps."""
+    n_blocks, n_scores = -(-n_trees // prequential.BLOCK), len(scoring.lifetimes) if scoring.kind == SCORE_CELLS else 1
+    n_tops = n_rows if scoring.kind in (SCORE_CELLS, SCORE_MASS) else 0  # logarithms need no scaling
+    return prequential.Totals(
+        sums=np.zeros((n_blocks, n_scores, n_rows)),
+        tops=np.full((n_blocks, n_scores, n_tops), -np.inf),
+        cells=np.empty((n_trees, n_gappy, len(scoring.lifetimes))),
+    )
+
+
+def run_row(
+    forest: Forest,
+    points: Points,
+    chunk: prequential.StreamChunk,
+    limits: online.Limits,
+    scoring: prequential.Scoring,
+    drawn: sampling.TreeSamples,
+    totals: prequential.Totals,
+) -> Array:
+    """Do what `run_chunk` does for a single complete row, on this thread, with `totals` of an earlier row."""
+    n_trees = len(forest.left)
+    totals.sums.fill(0.0)
+    totals.tops.fill(-np.inf)
+    _run_chunk(forest, points, 0, n_trees, chunk, limits, scoring, drawn, totals, walk_workspace(forest, drawn))
+    return _scores_of_totals(totals, scoring.kind, n_trees)
 
 
 def _scores_of_totals(totals: prequential.Totals, kind: int, n_trees: int) -> Array:

@@ -19,6 +19,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from polyaforest.kernels.arrays import Array
+from polyaforest.util.parallel import spans
 
 LEAST_POINTS = 256  # needed to extrapolate tails
 MOST_POINTS = 2048  # used at most
@@ -28,6 +29,7 @@ _FEW, _FEWEST = 64, 256  # the threshold is extrapolated from one point in 64 an
 _LEAST_BITS = 10.0  # least threshold for one feature; log2 of the number of features is added
 _MOST_BITS = 64.0  # largest surprise: no tail is known better
 _DEPARTURE = 13.0  # most bits for the size of a departure from a constant, beside the bits for the departure itself
+_VALUES_AT_ONCE = 2**15  # values of points measured together
 _ROUNDING = 1e-9  # departures below this share of a value are errors of rounding
 
 
@@ -60,8 +62,12 @@ class Margins(NamedTuple):
 
     def costs(self, rows: Array) -> Array | None:
         """Return the total cost to each row of features beyond their margins, (n,), in bits; None if all are 0."""
-        is_beyond = (rows < -self.limit[0]) | (rows > self.limit[1])
+        is_beyond = self.are_beyond(rows)
         return self.bits * is_beyond.sum(axis=1) if is_beyond.any() else None
+
+    def are_beyond(self, rows: Array) -> Array:
+        """Return which features of rows are beyond their margins, bool (n, D)."""
+        return np.asarray((rows < -self.limit[0]) | (rows > self.limit[1]))
 
 
 class Tails(NamedTuple):
@@ -87,12 +93,15 @@ class Tails(NamedTuple):
 
     def surprise(self, rows: Array) -> Array:
         """Return the surprise of both sides of each feature, (n, 2, D), in bits; 0 up to the edge, and if missing."""
+        bits = np.zeros((len(rows), 2, rows.shape[1]))
         with np.errstate(over="ignore", invalid="ignore"):  # far out, and where values are missing
-            excess = np.maximum(_signed(rows) - self.edge, 0.0)
-            varying = self.bits + excess * (self.slope + excess * self.curve)
-            departing = np.log2(self.n + 1) + np.minimum(np.log2(1 + excess / self._rounding), _DEPARTURE)
-            bits = np.where(np.isnan(self.slope), departing, varying)
-            return np.where(excess > 0, np.minimum(bits, _MOST_BITS), 0.0)
+            distance = _signed(rows) - self.edge
+            places = np.nonzero(distance > 0)  # few, so that wide tables cost little
+            excess, of = distance[places], places[1:]
+            varying = self.bits[of] + excess * (self.slope[of] + excess * self.curve[of])
+            departing = np.log2(self.n + 1) + np.minimum(np.log2(1 + excess / self._rounding[of]), _DEPARTURE)
+            bits[places] = np.minimum(np.where(np.isnan(self.slope[of]), departing, varying), _MOST_BITS)
+        return bits
 
     def threshold(self, points: Array) -> float:
         """Return the bits that a share `RATE` of rows exceeds in some feature, given the points of the tails.
@@ -100,12 +109,18 @@ class Tails(NamedTuple):
         The share is assumed to halve in steps of constant size, as it does between one point in 64 and one in 256. A
         constant feature must depart by more than all other values but one, which may belong to the same row.
         """
-        is_known = np.isnan(self.slope) & (_signed(points) <= self.third)
-        most = np.sort(np.where(is_known, 0.0, self.surprise(points)).max(axis=(1, 2)))[::-1]
+        parts = spans(len(points), max(_VALUES_AT_ONCE // points.shape[1], 1))  # that stay in the cache
+        most = np.sort(np.concatenate([self._most_new(points[part]) for part in parts]))[::-1]
         few, fewest = (float(most[self.n // part - 1]) for part in (_FEW, _FEWEST))
         step = max((fewest - few) / np.log2(_FEWEST / _FEW), 1.0)
         placed = fewest + step * np.log2(1 / (_FEWEST * RATE))
         return float(max(placed, _LEAST_BITS + np.log2(points.shape[1])))
+
+    def _most_new(self, points: Array) -> Array:
+        """Return the largest surprise of each row, (n,), without those of known departures from a constant."""
+        is_known = np.isnan(self.slope) & (_signed(points) <= self.third)
+        most: Array = np.where(is_known, 0.0, self.surprise(points)).max(axis=(1, 2))
+        return most
 
     def limit(self, threshold: float) -> Array:
         """Return the value from which the surprise of each side exceeds the threshold; infinite if there is none.

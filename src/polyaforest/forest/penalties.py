@@ -12,6 +12,8 @@ from polyaforest.forest.pairs import MOST_POINTS as MOST_IN_PAIRS
 from polyaforest.forest.pairs import Pairs
 from polyaforest.kernels.arrays import Array
 
+_NO_PLACES = np.empty(0, np.int64)
+
 
 class Penalties(NamedTuple):
     """The margins of single features, and the rare pairs of values of categorical ones; None if there are none."""
@@ -27,6 +29,14 @@ class Penalties(NamedTuple):
         if pairs is not None and len(pairs.cells):
             pairs = pairs.scaled(bits_per_step())
         return cls(margins, pairs)
+
+    def with_margins_of(self, points: Array, n_categories: int) -> Self:
+        """Return the penalties with margins measured again, which is cheaper than counting pairs."""
+        return self._replace(margins=Margins.of(points, n_categories))
+
+    def places_beyond(self, rows: Array) -> Array:
+        """Return the places of rows with a feature beyond its margins."""
+        return _NO_PLACES if self.margins is None else np.flatnonzero(self.margins.are_beyond(rows).any(axis=1))
 
     def subtract(self, scores: Array, rows: Array) -> Array:
         """Return the scores of rows less their penalties."""

@@ -229,6 +229,20 @@ class PointStore:
         until = [max(i - n_free, 0) for i in range(1, n + 1)]
         return Schedule(np.array(slots, np.int32), np.array(until, np.int32), np.array(leaving, np.int32))
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next point to be kept takes the place of another."""
+        return len(self.slot_of) == self.policy.n
+
+    def replace_oldest(self, key: Key | None, time: float) -> Schedule:
+        """Admit one point to a full window by order of arrival, as `admit` does; the oldest leaves."""
+        self._newest = slot = self._take_in(float(self.n_seen), time, key)
+        self.clock = max(self.clock, time)
+        self.n_seen += 1
+        self.floor, _, gone = self._queue.pop(0)
+        self._forget([gone])
+        return Schedule(np.array([slot], np.int32), np.ones(1, np.int32), np.array([gone], np.int32))
+
     def remove(self, slots: Iterable[int]) -> None:
         """Remove points on request."""
         self._forget(list(slots))

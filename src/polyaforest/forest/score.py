@@ -68,7 +68,7 @@ def mean_log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: 
     def look_up(rows: slice) -> Array:
         return _log_cell_sums(forest, known, X[rows], lifetimes, 1)[0] / (n_trees * n_lifetimes)  # type: ignore[no-any-return]
 
-    return np.concatenate(run(look_up, spans(len(X), traversal.BLOCK), n_jobs))
+    return np.concatenate(run(look_up, spans(len(X), traversal.rows_together(X.shape[1])), n_jobs))
 
 
 def weighted_scores(

@@ -114,6 +114,12 @@ class Plan(NamedTuple):
     seed: np.random.SeedSequence
     n_jobs: int | None
     n_categories: int = 0  # of the features, the last ones
+    max_features: int | None = None  # the most features that a tree cuts, None for all
+
+    @property
+    def most_features(self) -> int:
+        """`max_features` for kernels."""
+        return UNBOUNDED if self.max_features is None else self.max_features
 
     @property
     def depth_limit(self) -> int:

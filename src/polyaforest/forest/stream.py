@@ -15,6 +15,7 @@ import numpy as np
 from polyaforest.forest import draws, gaps, grow, imputation, learn, posterior, score
 from polyaforest.forest.calibration import LEAST_ROWS, RunningCalibration, beyond_others
 from polyaforest.forest.columns import LateColumns
+from polyaforest.forest.margins import MOST_POINTS
 from polyaforest.forest.penalties import NO_PENALTIES, Penalties
 from polyaforest.forest.point_store import Key, PointStore, Schedule
 from polyaforest.forest.retention import Policy, Window
@@ -41,8 +42,10 @@ from polyaforest.tables.validation import all_or_nothing
 
 WARM_UP = 256  # arrivals after which the weights of features are fixed
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree processes at a time
+_FEW = 4  # points that are cleared faster one by one
 _ROWS_PER_STEP = 128  # points whose scores show how their tail falls
 _ARRIVALS_PER_MEASUREMENT = 1024  # arrivals between measurements of the penalties; before, after powers of two
+MOST_BEYOND = 8  # rows beyond the margins after which these are out of date
 
 
 class Rules(NamedTuple):
@@ -87,6 +90,7 @@ class Stream:
         self.is_frozen = False  # whether it was loaded from a file that holds trees without their points
         self.calibration = RunningCalibration(rules.n_calibration)  # log-scores of the last rows
         self.penalties = NO_PENALTIES  # as last measured
+        self.n_beyond = 0  # rows learned since then that were beyond the margins
 
     @property
     def n_features(self) -> int:
@@ -145,7 +149,7 @@ class Stream:
             worthwhile = min(max(self.n_points, _LEAST_CHUNK), _MOST_CHUNK)  # amortises loading a tree
             coming = rows[start : start + worthwhile]
             n = len(coming) if is_plain else self._until_new_column(coming)
-            stop = start + min(n, self._until_rebuild, self._until_measurement)
+            stop = start + min(n, self._until_rebuild, self._until_measurement, self._until_out_of_date(coming))
             part = slice(start, stop)
             scores.append(self._learn(rows[part], is_new, keys[part], times[part], task, n_jobs))
             start = stop
@@ -202,6 +206,18 @@ class Stream:
         else:
             judged = self.calibration.judge_then_learn(logs, np.arange(came, came + len(scores)), policy)
         return judged._replace(scores=scores, thresholds=self.rules.score.from_log(judged.thresholds))
+
+    def is_below_threshold(self, score: Array, policy: ThresholdPolicy) -> bool:
+        """Return whether `judge` would flag a row with this score, (1,)."""
+        return bool(self.rules.score.to_log(score).item() < self.calibration.threshold(policy))
+
+    def judge_one(self, score: Array, policy: ThresholdPolicy, came: int) -> Detections:
+        """Do what `judge` does for a single row, faster, and add its score."""
+        kind = self.rules.score
+        log = kind.to_log(score).item()
+        p_value, threshold, bits = self.calibration.judge_one(log, came, policy)
+        placed = kind.from_log(np.array([threshold]))
+        return Detections(score, np.array([p_value]), np.array([log < threshold]), placed, tail_bits=np.array([bits]))
 
     def keep_scores(self, n: int) -> None:
         """Keep at most `n` calibration scores from now on."""
@@ -261,8 +277,11 @@ class Stream:
         score = self.rules.score if task.is_scored else None
         scores = self._run(prepared.chunk, prepared.scored, score, n_jobs, samples)
         self._let_go(schedule.leaving)
+        self.n_beyond += len(self.penalties.places_beyond(rows))
         if is_time:
             self._measure_penalties()
+        elif self.n_beyond >= MOST_BEYOND:
+            self._measure_margins()
         if self._until_rebuild == 0:
             self._rebuild_while_warming_up(n_jobs, task.is_judged)
         if is_new is not None:
@@ -319,6 +338,11 @@ class Stream:
         """Store rows in their slots; the first is arrival `came`."""
         if not self.keeps_points:
             return
+        if len(rows) == 1:
+            slot = slots[0]
+            if slot != NONE:
+                self.points.values[slot], self.numbers[slot] = rows[0], came
+            return
         numbers = np.arange(came, came + len(rows))
         if not self.store.takes_all:
             kept = slots != NONE
@@ -338,17 +362,24 @@ class Stream:
 
     def _let_go(self, slots: Array) -> None:
         """Clear the slots of points that left."""
-        if len(slots):
+        for slot in slots.tolist() if len(slots) <= _FEW else ():
+            self.points.values[slot], self.numbers[slot] = 0.0, NONE
+        if len(slots) > _FEW:
             self.points.values[slots], self.numbers[slots] = 0.0, NONE
-            self.store.release(slots.tolist())
+        self.store.release(slots.tolist())
 
     # ---- penalties and columns --------------------------------------------------------------------------------------
 
     def _measure_penalties(self) -> None:
         """Measure the penalties on the points held, if the score uses them."""
-        self.penalties = NO_PENALTIES
+        self.penalties, self.n_beyond = NO_PENALTIES, 0
         if self.rules.score is Score.MARGINS and self.rules.policy is not None:
             self.penalties = Penalties.of(self._some_rows, self.n_categories, self._bits_per_step)
+
+    def _measure_margins(self) -> None:
+        """Measure the margins only, once rows beyond them have become usual."""
+        self.penalties = self.penalties.with_margins_of(self._some_rows(MOST_POINTS), self.n_categories)
+        self.n_beyond = 0
 
     def _some_rows(self, most: int) -> Array:
         return self.points.values[self.some_held(most)]
@@ -381,6 +412,11 @@ class Stream:
     def _until_rebuild(self) -> int:
         """Rows until the next rebuild of the trees; more than a chunk has if there is none."""
         return self.next_rebuild - (self.store.n_seen - self.origin) if self.next_rebuild else _MOST_CHUNK + 1
+
+    def _until_out_of_date(self, rows: Array) -> int:
+        """Return after how many of the next rows so many were beyond the margins that they are measured again."""
+        places, n_left = self.penalties.places_beyond(rows), MOST_BEYOND - self.n_beyond
+        return int(places[n_left - 1]) + 1 if len(places) >= n_left else len(rows)
 
     @property
     def _until_measurement(self) -> int:
@@ -438,10 +474,13 @@ class Stream:
 
     def _make_nodes(self, n_coming: int) -> None:
         """Allocate node slots for `n_coming` more points."""
-        plan, capacity = self.rules.plan, self.forest.left.shape[1] - grow.SPARE_NODES
-        most_points = self._most_points + 1 if self.keeps_points else 2**30
+        capacity, most_points = self.forest.left.shape[1] - grow.SPARE_NODES, self._most_points + 1
+        most_points = most_points if self.keeps_points else 2**30
         needed = 2 * min(self.n_points + n_coming, most_points) - 1
-        if needed <= capacity or capacity >= plan.most_nodes(most_points):
+        if needed <= capacity:
+            return
+        plan = self.rules.plan
+        if capacity >= plan.most_nodes(most_points):
             return
         n_nodes = min(max(needed, 2 * capacity), plan.most_nodes(most_points))
         grow.check_forest_fits_memory(plan, n_nodes, boxed=True)
@@ -488,10 +527,11 @@ class Stream:
         slots, n_nodes = self.store.held, self.forest.left.shape[1]
         if len(slots):
             members = draws.places_of(self.is_drawn)
-            forest = grow.grow_trees(self.points.values[slots], plan, self.forest.rng, members)
+            n_nodes = max(n_nodes, plan.most_nodes(members.shape[1]) + grow.SPARE_NODES)
+            forest = grow.grow_trees(self.points.values[slots], plan, self.forest.rng, members, n_nodes)
         else:
             members, forest = np.empty((plan.n_trees, 0), np.int64), grow.empty_forest(plan, self.forest.rng)
-        self.forest = pad(forest, max(n_nodes, plan.most_nodes(max(members.shape[1], 1)) + grow.SPARE_NODES))
+        self.forest = pad(forest, max(n_nodes, plan.most_nodes(1) + grow.SPARE_NODES))
         in_slots = np.where(members == NONE, NONE, slots[members]) if len(slots) else members
         self.points = learn.hold_points(self.forest, self.points.values, in_slots, n_jobs)
         self.cutoffs = self.current_cutoffs()

@@ -16,7 +16,7 @@ from polyaforest.forest.point_store import PointStore
 from polyaforest.forest.retention import Window
 from polyaforest.forest.score_types import Score
 from polyaforest.forest.spec import Plan, unmeasured
-from polyaforest.forest.stream import WARM_UP, Rules, Stream
+from polyaforest.forest.stream import MOST_BEYOND, WARM_UP, Rules, Stream
 from polyaforest.forest.stream_checks import check_stream
 from polyaforest.kernels.arrays import NONE, Array, Forest, Points, Prior
 from polyaforest.kernels.sampling import NO_CUTOFF, TreeSamples
@@ -36,8 +36,10 @@ _STATE = schema.record(
         "n_judges": schema.whole(1, None),
         "is_seeded": schema.flag,
         "origin": schema.whole(),
+        "n_beyond": schema.whole(1, MOST_BEYOND - 1),
+        "max_features": schema.whole(1, None),
     },
-    optional=["origin"],  # absent if it is 0
+    optional=["origin", "n_beyond", "max_features"],  # absent if they are 0, or if trees cut all features
 )
 _LAYOUT: Layout = {  # T trees, D features, P slots for points, L times of the score, J scores; W weights, K bytes
     "lifetime": (np.float64, ""),
@@ -81,8 +83,12 @@ def state_of(stream: Stream, *, is_compact: bool = False) -> tuple[Header, Array
         "n_judges": rules.n_calibration,
         "is_seeded": stream.calibration.is_seeded,
     }
+    if plan.max_features is not None:
+        header["max_features"] = int(plan.max_features)
     if stream.origin:
         header["origin"] = stream.origin
+    if stream.n_beyond:
+        header["n_beyond"] = stream.n_beyond
     arrays = {
         "lifetime": np.array(plan.lifetime),
         "grid": rules.grid,
@@ -141,6 +147,7 @@ def stream_of_state(
         np.random.SeedSequence(),  # no longer needed: the forest has its generators
         None,
         n_categories,
+        header.get("max_features"),
     )
     policy, n_seen = decode(header["policy"]), header["n_seen"]
     if forest is None:
@@ -169,6 +176,7 @@ def stream_of_state(
     stream.numbers = held.samples.numbers.copy()
     margins = Margins.of_state(part["bits_beyond"], part["margins"]) if "margins" in part else None
     stream.penalties = Penalties(margins, _pairs_of_state(part, n_features, n_features - n_categories))
+    stream.n_beyond = header.get("n_beyond", 0)
     check_stream(stream, is_derived=forest is None)
     stream.cutoffs = stream.current_cutoffs() if forest is not None else held.samples.cutoffs
     return stream

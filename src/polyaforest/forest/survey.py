@@ -51,10 +51,10 @@ class ColumnBounds:
             columns = np.ascontiguousarray(rows[part].T)
             n_missing += np.isnan(columns).sum(axis=1)
             columns = columns[:n_numbers]
-            for k in np.flatnonzero(np.fmin.reduce(columns, axis=1) < lowest[1, :n_numbers]):  # few, after the first
-                lowest[:, k] = two_lowest(np.append(lowest[:, k], columns[k]))
-            for k in np.flatnonzero(np.fmax.reduce(columns, axis=1) > highest[1, :n_numbers]):
-                highest[:, k] = -two_lowest(-np.append(highest[:, k], columns[k]))
+            new = np.flatnonzero(np.fmin.reduce(columns, axis=1) < lowest[1, :n_numbers])  # few, after the first
+            lowest[:, new] = two_lowest(np.vstack([lowest[:, new], columns[new].T]))
+            new = np.flatnonzero(np.fmax.reduce(columns, axis=1) > highest[1, :n_numbers])
+            highest[:, new] = -two_lowest(-np.vstack([highest[:, new], columns[new].T]))
         if n_categories:
             answers = answers_of(rows[:, n_numbers:])
             lowest[:, n_numbers:], highest[:, n_numbers:] = answers[:2], answers[2:]

@@ -40,6 +40,7 @@ from polyaforest.kernels import (
 from polyaforest.kernels.arrays import NONE, Array, Forest, Prior, new_forest, new_points
 from polyaforest.kernels.jit import COSTS, announcer, seconds_per_cost
 from polyaforest.kernels.rng import seed_states
+from polyaforest.kernels.single_row import take_row
 
 _START = 2  # cost of starting a process
 _SHARED = 0.7  # share of the costs if one process compiles several groups, since they share helpers
@@ -156,6 +157,7 @@ def _hold() -> None:
     forest = _leaf(boxed=True)
     learn.draw_exponentials(forest.rng[0], 1)
     draws.priorities(np.zeros(1, np.uint64), np.zeros(1, np.int64))
+    take_row(_ROWS[:1], 0.0, 1.0, _DOMAIN, np.empty((1, 2)))
     points = learn.hold_points(forest, _ROWS, np.empty(0, np.int64), 1)
     features, slots = np.zeros((2, 1), np.int32)
     nodes, room = (features, slots, np.empty(0), np.empty(0)), np.empty((2, 5), np.int32)
@@ -210,7 +212,14 @@ class _Group(NamedTuple):
 _GROUPS = {
     "grow": _Group((mondrian_tree.sample_tree, mondrian_tree.sample_trees), _grow, 4),
     "hold": _Group(
-        (online.link_points, sampling.fill_priorities, preorder.write_trees, preorder.read_trees, preorder.fill_trees),
+        (
+            online.link_points,
+            sampling.fill_priorities,
+            preorder.write_trees,
+            preorder.read_trees,
+            preorder.fill_trees,
+            take_row,
+        ),
         _hold,
         3,
     ),

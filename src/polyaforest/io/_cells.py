@@ -16,7 +16,17 @@ from ._conventions import MISSING, NO_CATEGORY, TRUTH, month_start, units_per_se
 from ._dates import DateOrder, infer_order, ordered_seconds
 from ._notation import Notation
 
-__all__ = ["Clock", "categories", "category_texts", "numbers", "seconds_of_day", "texts", "without"]
+__all__ = [
+    "Clock",
+    "calendar_seconds",
+    "categories",
+    "category_texts",
+    "numbers",
+    "seconds_of_day",
+    "texts",
+    "whole",
+    "without",
+]
 
 Floats = NDArray[np.float64]
 
@@ -75,6 +85,11 @@ def category_texts(cells: pl.Series) -> pl.Series:
     """Strip the texts of categories; null for missing ones."""
     text = cells.str.strip_chars(" \t")
     return text.set(text.str.to_lowercase().is_in(NO_CATEGORY).fill_null(value=False), None)
+
+
+def whole(cells: pl.Series) -> pl.Series:
+    """Write codes as whole numbers: 1.0, as beside missing values, is 1."""
+    return cells.str.replace(r"^(-?[0-9]+)\.0+$", "${1}") if cells.dtype == pl.String else cells
 
 
 def categories(cells: pl.Series) -> tuple[Floats, dict[float, str]]:
@@ -153,6 +168,30 @@ def seconds_of_day(cells: pl.Series) -> Floats:
     return np.asarray(np.where(is_valid, whole, np.nan))
 
 
+def calendar_seconds(values: Floats) -> Floats:
+    """Return seconds since 1970 of days, months and years such as 20120301, 201203 and 2012; NaN for other numbers."""
+    is_date = (values >= 1000) & (values < 1e8)
+    whole = np.where(is_date, values, 1).astype(np.int64)
+    n_parts = np.select([whole >= 10_000_000, (whole >= 100_000) & (whole < 1_000_000), whole < 10_000], [3, 2, 1], 0)
+    year = np.select([n_parts == 3, n_parts == 2], [whole // 10_000, whole // 100], whole)
+    month = np.select([n_parts == 3, n_parts == 2], [whole // 100 % 100, whole % 100], 1)
+    day = np.where(n_parts == 3, whole % 100, 1)
+    is_valid = (
+        is_date
+        & (whole == values)
+        & (n_parts > 0)
+        & (year >= 1000)
+        & (year < 2200)
+        & (month >= 1)
+        & (month <= 12)
+        & (day >= 1)
+    )
+    months = (np.where(is_valid, year - 1970, 0) * 12 + np.where(is_valid, month - 1, 0)).astype("M8[M]")
+    days = months.astype("M8[D]") + (np.where(is_valid, day, 1) - 1).astype("m8[D]")
+    is_valid &= days.astype("M8[M]") == months
+    return np.asarray(np.where(is_valid, days.astype(np.int64) * 86_400.0, np.nan))
+
+
 def without(cells: pl.Series, missing: tuple[str, ...]) -> pl.Series:
     """Replace texts that count as missing, given in lower case, by null."""
     if cells.dtype != pl.String or not missing:
@@ -171,11 +210,14 @@ class Clock(NamedTuple):
         Format string of the dates, if known.
     order : DateOrder or None
         Order of day and month in dates that do not begin with the year.
+    is_calendar : bool
+        Whether timestamps are numbers such as 20120301, 201203 or 2012.
     """
 
     per_second: float | None
     pattern: str | None = None
     order: DateOrder | None = None
+    is_calendar: bool = False
 
     @classmethod
     def of_numbers(cls, values: Floats) -> Clock:
@@ -200,6 +242,8 @@ class Clock(NamedTuple):
         """Return seconds since 1970, NaN where a cell is not a time."""
         if cells.dtype in (pl.Date, pl.Datetime):
             return _of_moments(cells)
+        if self.is_calendar:
+            return calendar_seconds(numbers(cells).values)
         if self.per_second is None:
             return self._of_text(cells.cast(pl.String))
         values = numbers(cells).values

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from ._batches import Rejected, TableSample, shortened
 from ._cells import Clock, category_texts, seconds_of_day, without
@@ -26,6 +27,7 @@ _SOME_DATE = "2000-01-01"
 _FEWEST_DISTINCT = 2  # so few distinct texts are categories in any number of rows
 _LONGEST_CATEGORY = 60  # characters on average; longer text is free text
 _UNNAMED = re.compile(r"column_\d+|Unnamed: \d+")
+_ADDRESS = r"^(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]*(?::[0-9A-Fa-f.]*){2,})$"
 _FEWEST_REFUSED, MOST_REFUSED = 20, 0.25  # rows; share of invalid rows from which a file is not a table
 
 
@@ -83,6 +85,7 @@ class ReadPlan:
     sentinels: dict[str, tuple[float, ...]] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     flags: frozenset[str] = frozenset()
+    codes: frozenset[str] = frozenset()
     drops_blank_rows: bool = False
 
     @property
@@ -177,7 +180,7 @@ def plan_columns(
     of_text = _chosen_categories(read, columns, categories)
     _check_numbers(read, where, [name for name in columns or () if name not in of_text], weight)
     used_up = {*roles.others, *roles.ignored, *(columns or ()), *(categories or ())}
-    time, time_of_day = _times([name for name in read if name not in used_up], chosen_times, read)
+    time, time_of_day = _times([name for name in read if name not in used_up], chosen_times, read, sample)
     clock = _clock(time, read, where, reading.dates) if time else None
     if time_of_day is not None:
         _check_times_of_day(read[time_of_day], where)
@@ -196,8 +199,18 @@ def plan_columns(
     skipped = {name: reasons[name] or "not selected" for name in left}
     if not used:
         listed = ", ".join(f"'{name}' ({reason})" for name, reason in list(skipped.items())[:8])
-        raise BadInput(f"{where} has no column to use: {listed}. Select columns with --columns or --categories.")
-    chosen = [name for name in used if name in of_text or (finds and not read[name].is_number)]
+        of_words = all(column.is_text and not column.n_read for column in read.values())
+        remedy = " Of logs, those of web servers and of JSON objects can be read." if of_words else ""
+        raise BadInput(
+            f"{where} has no column to use: {listed}. Select columns with --columns or --categories.{remedy}"
+        )
+    # a series of zeros and ones stays one of numbers
+    are_rows = finds and time is None
+    chosen = [
+        name
+        for name in used
+        if name in of_text or (finds and not read[name].is_number) or (are_rows and read[name].is_bit)
+    ]
     numeric = [name for name in used if name not in chosen]
     notations = {name: notation for name in numeric if (notation := read[name].notation) is not None}
     sentinels = _sentinels({name: read[name] for name in numeric}, roles, reading)
@@ -221,7 +234,8 @@ def plan_columns(
         roles.keys,
     )
     flags = frozenset(name for name in chosen if frame[name].dtype == pl.Boolean)
-    return ReadPlan(plan, clock, notations, interpretations, sentinels, missing.texts, flags, columns is None)
+    codes = frozenset(name for name in chosen if read[name].is_code or read[name].is_bit)
+    return ReadPlan(plan, clock, notations, interpretations, sentinels, missing.texts, flags, codes, columns is None)
 
 
 def check_share(n_bad: int, n: int, first: Sequence[Rejected], where: str) -> None:
@@ -243,11 +257,13 @@ def _split_names(names: str | None, known: Sequence[str]) -> list[str]:
     return [name.strip() for name in names.split(",")][:2]
 
 
-def _times(free: list[str], chosen: Sequence[str], read: dict[str, SampleColumn]) -> tuple[str | None, str | None]:
+def _times(
+    free: list[str], chosen: Sequence[str], read: dict[str, SampleColumn], sample: TableSample
+) -> tuple[str | None, str | None]:
     """Return the columns of timestamps and of times of day."""
     if chosen:
         return chosen[0], chosen[1] if len(chosen) > 1 else None
-    time = _inferred_time(free, read)
+    time = _inferred_time(free, read, sample)
     if time is None or not read[time].is_times or not read[time].has_only_days:
         return time, None
     names = list(read)
@@ -272,7 +288,7 @@ def _sentinels(read: dict[str, SampleColumn], roles: Roles, reading: Reading) ->
         return dict.fromkeys(read, numbers) if numbers else {}
     if roles.sentinels is not None:
         return {name: tuple(values) for name, values in roles.sentinels.items() if name in read}
-    return {name: (value,) for name, value in find_sentinels({k: one.values for k, one in read.items()}).items()}
+    return find_sentinels({name: column.values for name, column in read.items()})
 
 
 def _interpreted_sentinels(sentinels: dict[str, tuple[float, ...]]) -> list[Interpretation]:
@@ -394,6 +410,8 @@ def _reason(read: SampleColumn, sample: TableSample, *, finds: bool, has_names: 
     is_unnamed = has_names and _UNNAMED.fullmatch(read.cells.name) is not None
     if read.is_time_of_day or read.is_other:
         return f"of type {read.cells.dtype}" if read.is_other else "times of day"
+    if read.is_calendar:
+        return "times"
     if read.is_numeric and (is_unnamed or read.is_id) and read.n_read >= _FEWEST_COUNTED:
         if read.is_row_name:
             return "row counter" if _counts_rows(read, sample) else "identifier"
@@ -447,7 +465,10 @@ def _reason_of_text(read: SampleColumn, *, is_all: bool, is_unnamed: bool) -> st
 
 
 def _is_meant_as_number(text: pl.Series) -> bool:
-    """Return whether most cells begin like numbers; a few ranges, such as 18-25 or <1H, are categories."""
+    """Return whether most cells begin like numbers; addresses, and few ranges such as 18-25 or <1H, are categories."""
+    text = text.filter(~text.str.contains(_ADDRESS))
+    if not len(text):
+        return False
     if 2 * text.str.contains(NEARLY.pattern).sum() <= len(text):
         return False
     distinct = text.unique()
@@ -472,14 +493,29 @@ def _counts_rows(read: SampleColumn, sample: TableSample) -> bool:
     return bool(step > 0 and (values == values[0] + step * (rows - rows[0])).all())
 
 
-def _inferred_time(names: list[str], read: dict[str, SampleColumn]) -> str | None:
-    """Return the timestamp column: one with a usual name for timestamps, or else the only column of dates."""
+def _inferred_time(names: list[str], read: dict[str, SampleColumn], sample: TableSample) -> str | None:
+    """Return the timestamp column: one with a usual name for timestamps, or else the only column of dates or epochs."""
     named = [name for name in names if looks_like_time(name, _SOME_DATE)]
     for name in named:
         if read[name].is_times or _counts_time(name, read[name]):
             return name
     dates = [name for name in names if read[name].is_times]
-    return dates[0] if len(dates) == 1 else None
+    found = dates or [name for name in names if _counts_minutes(read[name], sample)]
+    return found[0] if len(found) == 1 else None
+
+
+def _counts_minutes(read: SampleColumn, sample: TableSample) -> bool:
+    """Return whether numbers rise from row to row as epochs do: in whole minutes since 1970, or in finer units."""
+    if not read.is_plain or not _counts_rows(read, sample) or not _are_since_1970(read.values):
+        return False
+    units = Clock.of_numbers(read.values).units
+    return bool(units > 1 or (read.values[1] - read.values[0]) % 60 == 0)
+
+
+def _are_since_1970(values: NDArray[np.float64]) -> bool:
+    """Return whether numbers are times between 1990 and 2100."""
+    seconds = values / Clock.of_numbers(values).units
+    return is_moment_since_1970(float(seconds.min())) and is_moment_since_1970(float(seconds.max()))
 
 
 def _counts_time(name: str, read: SampleColumn) -> bool:
@@ -487,15 +523,14 @@ def _counts_time(name: str, read: SampleColumn) -> bool:
     values = read.values[np.isfinite(read.values)]
     if not read.is_plain or not len(values) or values.min() == values.max():
         return False
-    seconds = values / Clock.of_numbers(values).units
-    if is_moment_since_1970(float(seconds.min())) and is_moment_since_1970(float(seconds.max())):
-        return True
-    return is_usual_time_name(name) and bool((np.diff(values) >= 0).all())
+    return _are_since_1970(values) or (is_usual_time_name(name) and bool((np.diff(values) >= 0).all()))
 
 
 def _clock(name: str, read: dict[str, SampleColumn], where: str, dates: str | None) -> Clock:
     """Return how to parse the timestamp column; raise BadInput if it contains no times."""
     column = read[name]
+    if column.is_calendar:
+        return Clock(None, is_calendar=True)
     if column.is_times:
         return Clock.of_dates(column.cells, dates)
     finite = column.values[np.isfinite(column.values)]

@@ -196,7 +196,10 @@ class CsvReader(BlockReader):
         start = np.frombuffer(line[:4096], np.uint8)
         is_control = (start < 32) & ~np.isin(start, [9, 10, 13])  # hardly any in text
         if b"\0" in line or is_control.mean() > 0.1:
-            raise BadInput(f"{self.name} looks like a binary file. Supported formats: CSV, TSV, JSONL, Parquet.")
+            raise BadInput(
+                f"{self.name} looks like a binary file of an unknown format. Supported are CSV, TSV, JSON, "
+                "Parquet, Arrow, ORC, SQLite and Excel."
+            )
         if b"\r" in record.rstrip(b"\r"):
             raise BadInput(f"{self.name} has carriage returns as line ends. Convert it first: tr '\\r' '\\n' < FILE")
         if _decoded(line) is None:

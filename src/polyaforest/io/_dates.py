@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ._batches import glimpse
+from ._conventions import MONTHS
 
 __all__ = ["DateOrder", "infer_order", "looks_like_date", "ordered_seconds"]
 
@@ -24,11 +25,6 @@ _PATTERN = (
     r"(?:(?:,? +|T|:)([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})([.,][0-9]+)?)?(?: ?([AaPp])\.?[Mm]\.?)?)?"
     r" ?(Z|UTC|[+\-][0-9]{2}:?[0-9]{2})?$"
 )
-_MONTHS = [
-    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
-    "december",
-]  # fmt: skip
-_NUMBERS = {name[:n]: number for number, name in enumerate(_MONTHS, 1) for n in (3, 4, 9)} | {"sept": 9}
 
 
 class DateOrder(NamedTuple):
@@ -82,7 +78,7 @@ def _parts(cells: pl.Series) -> _DateParts:
 def _month(words: pl.Series) -> Integers:
     """Return the numbers of month names, 0 for other text."""
     names = words.str.to_lowercase().replace_strict(
-        list(_NUMBERS), list(_NUMBERS.values()), default=0, return_dtype=pl.Int64
+        list(MONTHS), list(MONTHS.values()), default=0, return_dtype=pl.Int64
     )
     return np.asarray(names.fill_null(0).to_numpy())
 

@@ -95,6 +95,8 @@ def _objects_in(document: Any, name: str) -> tuple[list[Any], list[Interpretatio
         raise BadInput(
             f"{name} holds several arrays of objects: {in_words(of_objects)}. Select one first: jq '.{of_objects[0]}'"
         )
+    if (rows := _split_rows(document)) is not None:
+        return rows, [Interpretation("arrays 'columns' and 'data' as the table", ("--format",))]
     columns = document if _are_columns(document) else {}
     if columns:
         return list(_rows_of(columns)), [Interpretation("values by column as the table", ("--format",))]
@@ -107,14 +109,29 @@ def _checked(rows: list[Any], name: str) -> list[Any]:
     """Return the objects of an array; raise BadInput if it has none."""
     if not rows:
         raise BadInput(f"{name} is an empty JSON array. It needs objects.")
-    if isinstance(rows[0], list):
-        widest = max(len(row) for row in rows if isinstance(row, list))
-        return (
-            [{f"column_{k}": value for k, value in enumerate(row, 1)} if isinstance(row, list) else row for row in rows]
-            if widest
-            else []
-        )
-    return rows
+    if not isinstance(rows[0], list):
+        return rows
+    widest = max(len(row) for row in rows if isinstance(row, list))
+    names = [f"column_{k}" for k in range(1, widest + 1)]
+    if len(rows) > 1 and len(rows[0]) == widest and _is_header(rows[0], rows[1]):
+        names, rows = rows[0], rows[1:]
+    return [dict(zip(names, row, strict=False)) if isinstance(row, list) else row for row in rows] if widest else []
+
+
+def _is_header(first: list[Any], second: Any) -> bool:
+    """Return whether the first of several arrays has names: different texts, above something that is not text."""
+    is_names = all(isinstance(cell, str) for cell in first) and len(set(first)) == len(first)
+    return is_names and isinstance(second, list) and not all(isinstance(cell, str) for cell in second)
+
+
+def _split_rows(document: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the rows of an object with arrays of names and of rows, as pandas writes it; None for others."""
+    names, rows = document.get("columns"), document.get("data")
+    if not (isinstance(names, list) and isinstance(rows, list) and names and rows):
+        return None
+    if not all(isinstance(row, list) and len(row) == len(names) for row in rows):
+        return None
+    return [dict(zip(map(str, names), row, strict=True)) for row in rows]
 
 
 def _are_columns(document: dict[str, Any]) -> bool:

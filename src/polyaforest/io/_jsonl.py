@@ -16,10 +16,21 @@ from .blocks import BLOCK_BYTES, OpenedInput, after_last_line
 from .errors import BadInput, in_words
 from .json_values import flattened, parse_object
 
-__all__ = ["JsonlReader"]
+__all__ = ["JsonlReader", "are_json_lines"]
 
 _NUMBERS = frozenset({int, float, bool, type(None)})
 _TRUTHS = frozenset({bool, type(None)})
+_SNIFFED_LINES, _ENOUGH = 20, 0.6
+
+
+def are_json_lines(start: bytes) -> bool:
+    """Return whether a file begins with a JSON object, or most of its first lines are some, as in logs."""
+    if start.lstrip().startswith(b"{"):
+        return True
+    lines = start.split(b"\n")
+    whole = [line for line in lines[: len(lines) - 1 or None] if line.strip()][:_SNIFFED_LINES]
+    found = sum(not isinstance(_fields(line, False), str) for line in whole if line.lstrip().startswith(b"{"))
+    return found > 0 and found >= _ENOUGH * len(whole)
 
 
 class JsonlReader(BlockReader):

@@ -14,7 +14,9 @@ from .blocks import OpenedInput, copied
 from .errors import BadInput
 from .reading import Interpretation
 
-__all__ = ["ArrowReader", "ParquetReader"]
+__all__ = ["ARROW_FILE", "ARROW_STREAM", "ArrowReader", "ParquetReader"]
+
+ARROW_FILE, ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"  # first bytes
 
 _T = TypeVar("_T")
 _BATCH_CELLS = 1 << 24
@@ -87,13 +89,15 @@ class ParquetReader:
 
 
 class ArrowReader(ParquetReader):
-    """Read an Arrow file, as Feather also is since its second version."""
+    """Read an Arrow file, as Feather also is since its second version, or a stream, which is held in memory."""
 
     kind = "Arrow"
 
     @staticmethod
     def _scan(path: str) -> pl.LazyFrame:
-        return pl.scan_ipc(path)
+        with open(path, "rb") as file:
+            is_stream = file.read(len(ARROW_STREAM)) == ARROW_STREAM
+        return pl.read_ipc_stream(path).lazy() if is_stream else pl.scan_ipc(path)
 
 
 def _plain(name: str, kind: pl.DataType) -> pl.Expr:

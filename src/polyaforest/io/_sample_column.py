@@ -11,9 +11,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ._batches import shortened
-from ._cells import Clock, category_texts, numbers, seconds_of_day
+from ._cells import Clock, calendar_seconds, category_texts, numbers, seconds_of_day
 from ._conventions import MISSING, TRUTH
-from ._names import is_id_name
+from ._names import is_id_name, is_month_name, is_year_name
 from ._notation import ENOUGH, MixedNotation, Notation
 
 __all__ = ["MOST_LEVELS", "NEARLY", "ROWS_OF_CATEGORY", "SampleColumn"]
@@ -22,6 +22,8 @@ ROWS_OF_CATEGORY = 4  # on average; in a column with fewer, text identifies rows
 MOST_LEVELS = 50  # distinct texts or ids; more need a closer look before they are categories
 NEARLY = re.compile(r"^\W?\s*\d")  # start of a cell that may be meant as a number
 _LONGEST_NUMERAL = 15  # digits
+_FEWEST_DATES, _FEWEST_BITS = 10, 20  # cells
+_DATES = 0.95  # share of valid dates that makes numbers such as 20120301 dates
 _FEW_WORDS = 0.05  # share of cells up to which words among numbers count as invalid cells
 
 
@@ -75,6 +77,26 @@ class SampleColumn:
         finite = self.values[np.isfinite(self.values)]
         return bool(len(finite) and (finite % 1 == 0).all())
 
+    @cached_property
+    def is_bit(self) -> bool:
+        """Whether cells are the numbers 0 and 1: truth values."""
+        if self.notation is not None or self.n_read < _FEWEST_BITS or self.n_unread or self.n_distinct != 2:
+            return False
+        return set(np.unique(self.values[~np.isnan(self.values)]).tolist()) == {0.0, 1.0}
+
+    @cached_property
+    def is_calendar(self) -> bool:
+        """Whether cells are days such as 20120301, months such as 201203, or years that rise from row to row."""
+        values = self.values[~np.isnan(self.values)]
+        if not self.is_plain or self.n_unread or len(values) < _FEWEST_DATES or not np.ptp(values):
+            return False
+        dates = values[~np.isnan(calendar_seconds(values))]
+        if len(dates) < _DATES * len(values) or np.ptp(np.log10(dates).astype(int)):
+            return False
+        if dates[0] < 10_000:
+            return is_year_name(self.cells.name) and bool((np.diff(values) > 0).all())
+        return dates[0] >= 10_000_000 or is_month_name(self.cells.name)
+
     @property
     def is_code(self) -> bool:
         """Whether cells are numbers that identify one of a few kinds, such as the status codes of a protocol."""
@@ -123,7 +145,7 @@ class SampleColumn:
     @cached_property
     def is_times(self) -> bool:
         """Whether at least `ENOUGH` of the non-missing cells are dates."""
-        if self.is_moment:
+        if self.is_moment or self.is_calendar:
             return True
         if self.is_other or self.is_numeric or not self.n_unread:
             return False
@@ -132,6 +154,8 @@ class SampleColumn:
     @cached_property
     def _dates(self) -> NDArray[np.float64]:
         """The cells that are not numbers, as seconds since 1970."""
+        if self.is_calendar:
+            return calendar_seconds(self.values)
         words = self.cells if self.is_moment else self.cells.filter(pl.Series(self.unread))
         return Clock.of_dates(words).seconds(words)
 

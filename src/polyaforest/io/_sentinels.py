@@ -17,9 +17,11 @@ _FEWEST = 3  # rows with the number
 _FEWEST_AROUND = 20  # other values of the column, and rows
 _FEWEST_DISTINCT = 8  # of the other values; codes and grades have fewer
 _FAR = 2.0  # distance from the other values, in widths of their central nine tenths
-_NINES = re.compile(r"-?(99+(\.9+)?|9+\.9+)|-9")
+_CODES = re.compile(r"-?(99+(\.9+)?|9+\.9+|777+(\.7+)?|888+(\.8+)?|999\.25)|-9")  # -999.25: logs of wells
 _LIMITS = (32767.0, 65535.0, 2147483647.0, 4294967295.0)  # of integer types
 _HUGE = 1e20
+_LONE = (-1.0, -9.0, -99.0, -999.0)  # beside numbers of which none is negative
+_MOST = 3  # sentinels of a column
 
 
 class Missing(NamedTuple):
@@ -47,20 +49,30 @@ def parse_missing(values: tuple[str, ...]) -> Missing:
     return Missing(tuple(numbers), tuple(texts))
 
 
-def find_sentinels(columns: Mapping[str, Floats]) -> dict[str, float]:
-    """Return the sentinel of each column that has one.
+def find_sentinels(columns: Mapping[str, Floats]) -> dict[str, tuple[float, ...]]:
+    """Return the sentinels of each column that has any.
 
     A number that is clearly a sentinel in one column is one in the others too, if it is their isolated extreme.
     """
     sorted_columns = {
         name: np.unique(values[~np.isnan(values)], return_counts=True) for name, values in columns.items()
     }
-    found = {name: value for name, counts in sorted_columns.items() if (value := _sentinel(*counts)) is not None}
+    found = {name: own for name, counts in sorted_columns.items() if (own := _sentinels(*counts))}
+    known = sorted({value for own in found.values() for value in own})
     for name, (values, counts) in sorted_columns.items():
-        for value in set(found.values()):
-            if name not in found and _is_weak_sentinel(value, values, counts):
-                found[name] = value
+        weak = () if name in found else tuple(value for value in known if _is_weak_sentinel(value, values, counts))
+        if weak:
+            found[name] = weak
     return found
+
+
+def _sentinels(values: Floats, counts: NDArray[np.int64]) -> tuple[float, ...]:
+    """Return the sentinels of a column, outermost first: behind one, there may be another."""
+    found: list[float] = []
+    while len(found) < _MOST and (value := _sentinel(values, counts)) is not None:
+        found.append(value)
+        values, counts = values[values != value], counts[values != value]
+    return tuple(found)
 
 
 def _sentinel(values: Floats, counts: NDArray[np.int64]) -> float | None:
@@ -73,20 +85,20 @@ def _sentinel(values: Floats, counts: NDArray[np.int64]) -> float | None:
             continue
         if _is_code(value) and _gap(value, rest) > _FAR * _spread(rest, own):
             return value
-        if value == -1 and _is_lone_minus_one(int(counts[at]), rest, own):
+        if value in _LONE and _is_lone(int(counts[at]), rest, own):
             return value
     return None
 
 
 def _is_code(value: float) -> bool:
     """Return whether a number is one that people choose for missing values."""
-    if _NINES.fullmatch(f"{value:.10g}") or abs(value) in _LIMITS or abs(value) >= _HUGE:
+    if _CODES.fullmatch(f"{value:.10g}") or abs(value) in _LIMITS or abs(value) >= _HUGE:
         return True
     return value <= -100 and value % 100 == 0
 
 
-def _is_lone_minus_one(count: int, rest: Floats, own: NDArray[np.int64]) -> bool:
-    """Return whether -1 is the only negative number among many, and more frequent than the next ones."""
+def _is_lone(count: int, rest: Floats, own: NDArray[np.int64]) -> bool:
+    """Return whether a number is the only negative one among many, and more frequent than the next ones."""
     is_alone = rest[0] >= 0 and rest[-1] >= 2 * _FEWEST_DISTINCT
     return bool(is_alone and len(rest) >= 2 * _FEWEST_DISTINCT and count > 2 * own[:3].max())
 

@@ -12,7 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
-from polyaforest.io._conventions import MISSING, NO_CATEGORY, TRUTH, UTF8_BOM, column_names, looks_like_time, seconds
+from polyaforest.io._conventions import (
+    MISSING,
+    NO_CATEGORY,
+    TRUTH,
+    UTF8_BOM,
+    column_names,
+    is_part_of_time,
+    looks_like_time,
+    seconds,
+)
 from polyaforest.io.errors import in_words
 from polyaforest.io.json_values import flattened, parse_object
 from polyaforest.tables.categories import canonical, code_of
@@ -57,8 +66,8 @@ class RecordReader:
     """Parse a stream of records.
 
     The first valid record determines what is not configured: the format, the time (a field with a name like "timestamp"
-    that contains a time), and the columns (all numeric and boolean fields except time, key and id). Fields of nested
-    objects have dotted names ("cpu.user"). Missing fields and nulls are NaN; other fields are ignored.
+    that contains a time), and the columns (all numeric and boolean fields but time, its parts, key and id). Fields of
+    nested objects have dotted names ("cpu.user"). Missing fields and nulls are NaN; other fields are ignored.
 
     CSV begins with a header, or has numbers only, and then columns are named "column_1" and so on. A repeated header,
     as in a new log file, may reorder the columns; while it lacks a used column, records are invalid. With semicolons as
@@ -264,6 +273,7 @@ class RecordReader:
             self.time = next((name for name in free if looks_like_time(name, fields[name])), None)
         kinds = {name: _kind(value, of_text) for name, value in fields.items()}
         if not self._named:
+            kinds |= self._repeated_times(fields)
             roles = (self.time, *self._keys, self.id)
             self.names = [name for name, kind in kinds.items() if kind == "a number" and name not in roles]
             self.names = [name for name in self.names if name not in self.categories] + self.categories
@@ -277,6 +287,16 @@ class RecordReader:
         others = {name: kind for name, kind in kinds.items() if name not in used}
         self.skipped = {name: "not selected" if kind == "a number" else kind for name, kind in others.items()}
         self._prepare()
+
+    def _repeated_times(self, fields: Mapping[str, Any]) -> dict[str, str]:
+        """Return the fields that repeat the time of a record, or its year, month or day, with what they hold."""
+        try:
+            when = seconds(fields.get(self.time or ""))
+        except ValueError:
+            return {}
+        others = {name: value for name, value in fields.items() if name != self.time}
+        repeated = {name: "part of the time" for name, value in others.items() if is_part_of_time(name, value, when)}
+        return repeated | {name: "another time" for name, value in others.items() if looks_like_time(name, value)}
 
     def _of_fields(self, fields: dict[str, Any]) -> StreamRow:
         """Return the row of parsed fields; a single field that contains a JSON object is parsed as that object."""

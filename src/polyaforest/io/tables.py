@@ -23,15 +23,15 @@ from polyaforest.util.schema import MOST_COPIES
 
 from ._batches import Rejected, RowBatch, TableReader, shortened
 from ._cells import categories as categories_of
-from ._cells import numbers, seconds_of_day, texts, without
+from ._cells import numbers, seconds_of_day, texts, whole, without
 from ._columns import ReadPlan, Roles, TableColumns, check_share, plan_columns
 from ._csv import CsvReader
 from ._database import SQLITE, open_database, open_sqlite
 from ._excel import ExcelReader, is_workbook
 from ._json import JsonReader, is_json_document
-from ._jsonl import JsonlReader
+from ._jsonl import JsonlReader, are_json_lines
 from ._orc import OrcReader, is_orc
-from ._parquet import ArrowReader, ParquetReader
+from ._parquet import ARROW_FILE, ARROW_STREAM, ArrowReader, ParquetReader
 from ._weblog import WebLogReader, is_web_log
 from .blocks import BLOCK_BYTES, OpenedInput, one_ahead, open_bytes
 from .errors import BadInput, in_words
@@ -55,7 +55,7 @@ Floats = NDArray[np.float64]
 
 FORMATS = ("csv", "tsv", "jsonl", "json", "parquet", "arrow", "orc", "log")
 _ENDINGS = {"tsv": "tsv", "jsonl": "jsonl", "ndjson": "jsonl"}  # the others are recognised by their content
-_MARKS = {b"PAR1": "parquet", SQLITE: "sqlite", b"ARROW1\0\0": "arrow"}
+_MARKS = {b"PAR1": "parquet", SQLITE: "sqlite", ARROW_FILE: "arrow", ARROW_STREAM: "arrow"}
 CHUNK_ROWS = 65_536
 _MOST_KEPT = 20  # rejected rows
 _SNIFFED_BYTES = 1 << 16
@@ -201,7 +201,7 @@ class Table:
         known: dict[float, str] = {}
         for at, name in enumerate(columns.used):
             if name in columns.categories:
-                rows[:, at], own = categories_of(frame[name])
+                rows[:, at], own = categories_of(whole(frame[name]) if name in self._plan.codes else frame[name])
                 known |= own
                 continue
             rows[:, at], unread = numbers(frame[name], self._plan.notations.get(name))
@@ -490,7 +490,7 @@ def _sniffed(path: str, opened: OpenedInput) -> str:
         "excel": lambda: is_workbook(start[:512], opened.name),
         "orc": lambda: is_orc(start),
         "json": lambda: is_json_document(start, _ends_in(path, "json")),
-        "jsonl": lambda: start.lstrip().startswith(b"{"),
+        "jsonl": lambda: are_json_lines(start),
         "log": lambda: is_web_log(start),
     }
     of_name = (format for ending, format in _ENDINGS.items() if _ends_in(path, ending))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from polyaforest.detectors import SeriesMPF, StreamingMPF
 from polyaforest.judge.models import Detector
-from polyaforest.series.contexts import LEAST
+from polyaforest.series.recent import LEAST_READINGS
 from polyaforest.series.rhythm import is_series
 
 __all__ = ["decide", "n_until_decision"]
 
-_FIRST = 512  # records before the first check; then it is repeated at every power of two
-_LEAST = LEAST + 256  # records that a model of a series needs to score the next one: a context window and the warm-up
+_FIRST = LEAST_READINGS  # records before the first check; then it is repeated at every power of two
 
 
 def n_until_decision(detector: Detector) -> int:
@@ -24,6 +23,6 @@ def decide(detector: Detector) -> Detector:
     if not isinstance(detector, StreamingMPF) or detector.encoding_ is not None:  # a series has numbers only
         return detector
     is_due = detector.n_seen_ >= _FIRST and detector.n_seen_.bit_count() == 1
-    if is_due and detector.n_points_ >= _LEAST and is_series(detector.times_, detector.points_):
+    if is_due and detector.n_points_ >= _FIRST and is_series(detector.times_, detector.points_):
         return SeriesMPF.from_stream(detector)
     return detector

@@ -26,8 +26,8 @@ from polyaforest.forest.thresholds import AUTO_RATE, least_calibration
 from polyaforest.io.tables import BadInput, TableChunk, TableColumns
 from polyaforest.kernels.arrays import Array
 from polyaforest.series import Forecast, find_events
-from polyaforest.series.contexts import LEAST, REACH
-from polyaforest.series.rhythm import LEAST_READINGS, has_context, is_series
+from polyaforest.series.recent import LEAST_READINGS, REACH
+from polyaforest.series.rhythm import is_series
 from polyaforest.storage.model_store import ModelStore
 from polyaforest.tables.validation import NamedRows
 from polyaforest.util.dates import moment
@@ -70,7 +70,7 @@ class DetectorSettings:
     @property
     def least_rows(self) -> int:
         """The fewest rows of a table or partition that can be scored."""
-        rate, least = self.false_alarm_rate, LEAST if self.is_series else _LEAST_ROWS
+        rate, least = self.false_alarm_rate, LEAST_READINGS if self.is_series else _LEAST_ROWS
         return least if rate is None else max(least, least_calibration(rate) + 1)
 
     @property
@@ -161,7 +161,7 @@ class TableDetector:
             self.settings = replace(self.settings, is_series=self._is_series(list(partitions.values())))
         least = self.settings.least_rows
         for name, places in partitions.items():
-            if len(places) < least or not (len(partitions) == 1 or self._can_be_scored(places)):
+            if len(places) < least:
                 self.too_small[name] = len(places)
                 continue
             rows, times = self._rows_at(places), self._times_at(places)
@@ -193,6 +193,8 @@ class TableDetector:
                     explained = detector.explain(self._rows_at(own), rows=at, **times, **self._in_place)
                 else:
                     explained = detector.explain(self._rows_at(mine), **self._groups_at(mine))
+                    if self.columns.categories and self.table.groups is None:
+                        explained.count_in(self.table.rows[own])
                 found |= zip(mine.tolist(), explained, strict=True)
         return found
 
@@ -224,11 +226,6 @@ class TableDetector:
         if not is_number.any():
             return False
         return bool(long) and all(is_series(times[places], rows[np.ix_(places, is_number)]) for places in long)
-
-    def _can_be_scored(self, places: Array) -> bool:
-        """Return whether rows are independent, or a time series with at least one context window."""
-        times = None if self.table.times is None else self.table.times[places]
-        return not self.settings.is_series or has_context(times, self.table.rows[np.ix_(places, self._is_number)])
 
     @property
     def _is_number(self) -> Array:

@@ -169,9 +169,9 @@ def trim(tree: Forest) -> Forest:
     return Forest(*(part[:, :used].copy() if name in _SLOTS else part.copy() for name, part in tree._asdict().items()))
 
 
-def stack(trees: Sequence[Forest]) -> Forest:
-    """Stack `trees` (same features, same domain) into one forest, slots padded with zeros to the largest."""
-    capacity = max(tree.left.shape[1] for tree in trees)
+def stack(trees: Sequence[Forest], capacity: int = 0) -> Forest:
+    """Stack `trees` (same features, same domain) into one forest, slots padded with zeros to the largest or more."""
+    capacity = max(capacity, *(tree.left.shape[1] for tree in trees))
 
     def stacked(name: str) -> Array:
         parts = [getattr(tree, name) for tree in trees]
@@ -214,6 +214,8 @@ def pad_points(points: Points, n_nodes: int, n_slots: int) -> Points:
 
 
 def _padded(part: Array, more: int, filler: int) -> Array:
-    """Append `more` entries along the second axis of an array."""
-    extra = np.full((part.shape[0], more, *part.shape[2:]), filler, part.dtype)
-    return np.concatenate([part, extra], axis=1)
+    """Append `more` entries along the second axis of an array; unwritten zeros take no memory."""
+    shape = part.shape[0], part.shape[1] + more, *part.shape[2:]
+    padded = np.full(shape, filler, part.dtype) if filler else np.zeros(shape, part.dtype)
+    padded[:, : part.shape[1]] = part
+    return padded

@@ -13,12 +13,27 @@ from polyaforest.kernels.rng import exponential, uniform
 
 
 @jit
-def draw_weights(rng, spread, deviation, weights):
-    """Draw the feature weights of one tree: Exp(1) / spread, scaled so that weighted deviations sum to 1."""
-    total = 0.0
+def draw_weights(rng, spread, deviation, most, weights):
+    """Draw the feature weights of one tree: Exp(1) / spread, scaled so that weighted deviations sum to 1.
+
+    If more than `most` features vary, a random choice of so many has weights, and constant ones as rarely; the weights
+    of the others are 0.
+    """
+    total, n_left, n_chosen = 0.0, 0, most
     for k in range(spread.shape[0]):
-        weights[k] = exponential(rng) / spread[k]
-        total += weights[k] * deviation[k]
+        n_left += deviation[k] > 0.0
+    chance = most / n_left if n_left > most else 1.0
+    for k in range(spread.shape[0]):
+        weights[k] = 0.0
+        if chance < 1.0 and deviation[k] > 0.0:  # as many of those left as are still to be chosen
+            is_chosen = uniform(rng) * n_left < n_chosen
+            n_left -= 1
+            n_chosen -= is_chosen
+        else:
+            is_chosen = chance == 1.0 or uniform(rng) < chance
+        if is_chosen:
+            weights[k] = exponential(rng) / spread[k]
+            total += weights[k] * deviation[k]
     if total > 0.0:
         for k in range(spread.shape[0]):
             weights[k] /= total

@@ -63,11 +63,12 @@ def sample_tree(forest, t, work, lifetime, max_depth):
 
 
 @jit
-def sample_trees(forest, X, members, spread, deviation, lifetime, max_depth):
+def sample_trees(forest, X, members, spread, deviation, most_used, lifetime, max_depth):
     """Sample all trees of an empty forest, each over its `members` among the rows of `X`.
 
     For small trees, where one call per tree would dominate. `members`, (T, n), hold NONE after the last of a tree.
-    Unless `spread` is empty, draw feature weights first. The forest must have slots for the largest possible tree.
+    Unless `spread` is empty, draw weights for at most `most_used` features first. The forest must have slots for the
+    largest possible tree.
     """
     most, capacity, n_features = members.shape[1], forest.left.shape[1], X.shape[1]
     order, spare = np.empty(most, np.int32), np.empty(most, np.int32)
@@ -75,7 +76,7 @@ def sample_trees(forest, X, members, spread, deviation, lifetime, max_depth):
     depth, stack = np.empty(capacity, np.int32), np.empty(capacity, np.int32)
     for t in range(forest.left.shape[0]):
         if spread.shape[0] > 0:
-            draw_weights(forest.rng[t], spread, deviation, forest.weights[t])
+            draw_weights(forest.rng[t], spread, deviation, most_used, forest.weights[t])
         n = 0
         while n < most and members[t, n] != NONE:
             n += 1

@@ -31,8 +31,14 @@ _OBSERVED_II = int(LeafKind.OBSERVED_II)
 _COMPLEMENTARY = int(LeafKind.COMPLEMENTARY)
 _OUTSIDE = int(LeafKind.OUTSIDE)
 BLOCK = 2048  # rows walked together: they and one tree fit the second-level cache
+_NUMBERS, _LEAST_ROWS = 2**17, 64  # numbers in such a block if rows are long, and the minimum of rows
 _BLOCK_SIZE, _FEWEST = 2**15, 256  # numbers in a block of rows that all trees count, and the minimum of rows
 _NODES_PER_ROW = 16  # nodes per row up to which preparing a tree for a joint descent pays
+
+
+def rows_together(n_features):
+    """Return the number of rows to walk together."""
+    return min(BLOCK, max(_NUMBERS // n_features, _LEAST_ROWS))
 
 
 class Descent(NamedTuple):
@@ -436,6 +442,30 @@ def follow_up(lower, upper, weights, parent, lived, X, active, nodes, values, n_
         n_active = n_left
 
 
+@jit_helper
+def narrowed(lower, upper, weights, X, n_nodes, n_categories):
+    """Return boxes, weights and rows without the features that a tree does not cut; unchanged if it cuts most."""
+    n, n_boxes = 0, min(n_nodes, lower.shape[0])  # a process has one box
+    for k in range(weights.shape[0]):
+        n += weights[k] > 0.0
+    if n_categories > 0 or 2 * n > weights.shape[0]:
+        return lower, upper, weights, X
+    cut, part = np.empty(n, np.uint32), np.empty(n)
+    low, high, rows = np.empty((lower.shape[0], n)), np.empty((lower.shape[0], n)), np.empty((X.shape[0], n))
+    place = 0
+    for k in range(weights.shape[0]):
+        if weights[k] > 0.0:
+            cut[place], part[place] = k, weights[k]
+            place += 1
+    for j in range(n_boxes):
+        for place in range(n):
+            low[j, place], high[j, place] = lower[j, cut[place]], upper[j, cut[place]]
+    for i in range(X.shape[0]):
+        for place in range(n):
+            rows[i, place] = X[i, cut[place]]
+    return low, high, part, rows
+
+
 @jit
 def log_cell_sums(forest, node_logs, X, lifetimes, out):
     """Add the log-masses of each row's cells, summed over the ascending lifetimes, to `out`, (T, n) or (1, n).
@@ -454,11 +484,12 @@ def log_cell_sums(forest, node_logs, X, lifetimes, out):
         parent, time, weights = forest.parent[t], forest.time[t], forest.weights[t]
         logs, sums = node_logs[t], out[t if per_tree else np.uint64(0)]
         descend(forest, t, X, until, descent)
+        lower, upper, weights, seen = narrowed(lower, upper, weights, X, forest.size[t], n_categories)
         for i in range(np.uint32(n)):
             j = nodes[i]
             if turns[j] != np.int64(t) + 1:
                 sum_cells(turns, totals, lived, np.int64(t) + 1, parent, time, lifetimes, logs, j, path)
             values[i] = totals[j]
-        follow_all_up(lower, upper, weights, parent, lived, X, descent.active, nodes, values, n_categories)
+        follow_all_up(lower, upper, weights, parent, lived, seen, descent.active, nodes, values, n_categories)
         for i in range(np.uint32(n)):
             sums[i] += max(values[i], LEAST_LOG)

@@ -21,7 +21,9 @@ from polyaforest.util.parallel import ordered_sum, spans
 
 if TYPE_CHECKING:
     from polyaforest.explain.context import HeldPoints, Reference, Snapshot
-    from polyaforest.forest.pairs import RarePair
+    from polyaforest.forest.columns import LateColumns
+    from polyaforest.forest.margins import Margins
+    from polyaforest.forest.pairs import Pairs, RarePair
     from polyaforest.forest.stream import Stream
     from polyaforest.model.sample import CalibrationSample
 
@@ -29,6 +31,7 @@ Tabulate = Callable[[Posterior], LeafTable]
 _GAPPY_AT_ONCE = 256  # incomplete rows to complete at a time
 NO_TEXTS: Texts = MappingProxyType({})
 _FEW = 16  # rows for which a part of the posterior is enough
+_MOST_BY_FEW = 8  # rows scored in such calls before the whole posterior pays
 
 
 class Query(NamedTuple):
@@ -83,6 +86,7 @@ class FittedForest(ABC):
         self._quantiles = quantiles  # of the fitted rows, for the usual ranges
         self._posterior: Posterior | None = None
         self._paths: Posterior | None = None  # the posterior of the nodes on the paths of explained rows
+        self._n_scored_few = 0  # rows scored with a posterior along their paths
         self._moments: Any = None
         self._typical: dict[Score, Array] = {}
 
@@ -116,6 +120,21 @@ class FittedForest(ABC):
     @property
     def held(self) -> HeldPoints | None:
         """The points and their keys."""
+        return None
+
+    @property
+    def late_columns(self) -> LateColumns | None:
+        """The columns without a value in the first rows of a stream; None in other forests."""
+        return None
+
+    @property
+    def margins(self) -> Margins | None:
+        """The margins that `subtract_margins` uses."""
+        return None
+
+    @property
+    def pairs(self) -> Pairs | None:
+        """The rare pairs that `subtract_margins` uses."""
         return None
 
     def as_scored(self, rows: Array, query: Query) -> Array:
@@ -158,6 +177,20 @@ class FittedForest(ABC):
         forests.posterior.derive_along(self.forest, self.prior, rows, times, self._paths)
         return self._paths
 
+    def _posterior_of_few(self, rows: Array, query: Query) -> Posterior:
+        """Return the posterior to score a few rows with: of all nodes, or with equal bits only along their paths.
+
+        A stream changes before many rows have been scored, so that the posterior of all nodes would not pay. Threads
+        may score at the same time, so each call derives its own part.
+        """
+        self._n_scored_few += len(rows)
+        is_whole = self._posterior is not None or self._n_scored_few > _MOST_BY_FEW
+        if is_whole or forests.posterior.is_empty(self.forest) or np.isnan(rows).any():
+            return self.posterior(query.n_jobs)
+        known = forests.posterior.underived(self.forest)
+        forests.posterior.derive_along(self.forest, self.prior, rows[None], self.times_of_cells(query), known)
+        return known
+
     def _second_moments(self, n_jobs: int | None) -> Any:
         """Return the second moments of the posterior."""
         if self._moments is None:
@@ -199,7 +232,7 @@ class FittedForest(ABC):
 
     def row_scores(self, rows: Array, query: Query) -> Array:
         """Return the scores of complete rows, and marginal scores of others; `EpsilonPhi` is ignored."""
-        known = self.posterior(query.n_jobs)
+        known = self._posterior_of_few(rows, query) if len(rows) <= _FEW else self.posterior(query.n_jobs)
         scores = forests.score.row_scores(query.score, self.forest, known, rows, self.lifetimes, query.n_jobs)
         return self.subtract_margins(scores, rows)
 
@@ -420,6 +453,21 @@ class FittedStream(FittedForest):
     def grown_until(self) -> float:
         """The lifetime of the trees."""
         return super().grown_until if self._stream.is_frozen else float(self._stream.rules.plan.lifetime)
+
+    @property
+    def late_columns(self) -> LateColumns:
+        """The unknown and young columns of the stream."""
+        return self._stream.columns
+
+    @property
+    def margins(self) -> Margins | None:
+        """The margins of single features."""
+        return self._stream.penalties.margins
+
+    @property
+    def pairs(self) -> Pairs | None:
+        """The rare pairs of values."""
+        return self._stream.penalties.pairs
 
     def as_scored(self, rows: Array, query: Query) -> Array:
         """Return rows without the values of unknown and young columns."""

@@ -25,6 +25,8 @@ from polyaforest.tables.validation import read_domain, read_seed, read_weights
 LEAST_HELD = 2048  # points of a table that a forest holds with window="auto"
 IN_FILES = {"score_type": "score"}  # parameters with another name in files
 _APART = frozenset({"tree", "categorical_features"})  # parameters with their own encoding in files
+WIDE = 256  # features above which each tree of a stream cuts only some of them ...
+_LEAST_FEATURES, _FEATURES_PER_MORE = 64, 16  # ... at least so many, and one more for each so many features
 _SAMPLE_SIZES = np.array([8, 16, 32, 64])  # points per tree, cycling through the trees
 _SIZES_WITH_CATEGORIES = np.array([32, 64, 128, 256])  # fewer do not show which categories occur together
 
@@ -36,6 +38,7 @@ class TreeParameters(NamedTuple):
     feature_weights: Any = "auto"
     lifetime: float = np.inf
     max_depth: int | None = None
+    max_features: int | str | None = "auto"
     prior_strength: float = 0.001
 
 
@@ -118,7 +121,13 @@ class ForestParameters:
             given = read_weights(tree.feature_weights, len(measured.spread))
             weighting = measured._replace(fixed=given if order is None else given[order])
         limits = float(tree.lifetime), tree.max_depth
-        return Plan(self.n_estimators, *limits, weighting, domain, seed, self.n_jobs, n_categories)
+        most = self.max_features(len(measured.spread), n_categories)
+        return Plan(self.n_estimators, *limits, weighting, domain, seed, self.n_jobs, n_categories, most)
+
+    def max_features(self, n_features: int, n_categories: int = 0) -> int | None:
+        """Return the most features that a tree cuts; None for all."""
+        most = self.tree.max_features
+        return None if isinstance(most, str) else most
 
     def check_rates(self, n_rows: int | None = None) -> None:
         """Raise ValueError if both rates are set, or if `n_rows` are too few for `false_alarm_rate`."""
@@ -134,6 +143,8 @@ class ForestParameters:
         """Return the JSON-serialisable parameters, including those of the trees."""
         own = {name: getattr(self, name) for name in sorted(part.name for part in fields(self)) if name not in _APART}
         found = {IN_FILES.get(name, name): encode(value) for name, value in {**own, **self.tree._asdict()}.items()}
+        if found["max_features"] == "auto":  # as in files of earlier releases, which lack it
+            del found["max_features"]
         columns = encode_columns(self.categorical_features)
         return found if columns == "from_dtype" else {**found, "categorical_features": columns}
 
@@ -146,6 +157,13 @@ class StreamParameters(ForestParameters):
 
     max_samples: int | float | str | None
     window: int | timedelta | Window | Reservoir | str | None
+
+    def max_features(self, n_features: int, n_categories: int = 0) -> int | None:
+        """Return the most features that a tree cuts; None for all."""
+        is_wide = n_features > WIDE and not n_categories
+        if isinstance(self.tree.max_features, str) and is_wide:
+            return _LEAST_FEATURES + n_features // _FEATURES_PER_MORE
+        return super().max_features(n_features, n_categories)
 
     def domain(self, n_features: int, n_categories: int = 0) -> Array:
         """Return the domain of a stream; empty if it is the bounding box of the points held."""

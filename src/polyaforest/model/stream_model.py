@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isnan
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from weakref import ref
 
@@ -12,14 +13,16 @@ from polyaforest import forest as forests
 from polyaforest.explain import Explanation
 from polyaforest.forest.calibration import n_to_calibrate, out_of_bag_weights, some_rows
 from polyaforest.forest.point_store import Key, Labels, places_of
+from polyaforest.forest.single_row import SingleRow
 from polyaforest.forest.spec import unmeasured, weighting_of_rows, weighting_of_sample
-from polyaforest.forest.thresholds import NOTHING, Detections, check_calibration_size, check_scores
+from polyaforest.forest.thresholds import NOTHING, Detections, ThresholdPolicy, check_calibration_size, check_scores
 from polyaforest.kernels.arrays import EVERY, NONE, Array
 from polyaforest.model.base import ForestModel
 from polyaforest.model.fitted import ExplainedRows, FittedForest, FittedStream, Query, with_verdicts
 from polyaforest.model.forest_state import prior_of, trees_of
 from polyaforest.model.parameters import StreamParameters
 from polyaforest.storage.modelfile import Arrays, Header
+from polyaforest.tables.validation import check_countable
 
 if TYPE_CHECKING:
     from polyaforest.forest.stream import Stream
@@ -49,12 +52,13 @@ class StreamModel(ForestModel):
     detector: ClassVar[str] = "StreamingMPF"
     has_boxes: ClassVar[bool] = True
     groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest", "points", "stream", "compact")
-    _not_copied: ClassVar[dict[str, None]] = {"_fitted": None, "_left_out": None}
+    _not_copied: ClassVar[dict[str, None]] = {"_fitted": None, "_left_out": None, "_row": None}
 
     def __init__(self, stream: Stream) -> None:
         super().__init__(stream.rules.prior)
         self.stream = stream
         self._left_out: tuple[int, Array, Array] | None = None  # number wanted, log-scores and arrivals
+        self._row: SingleRow | None = None  # the row learned alone
         self.refresh()
 
     def refresh(self) -> None:
@@ -135,6 +139,43 @@ class StreamModel(ForestModel):
                 is_stopped=is_stopped,
             )
             return self._answer(scores, ahead, came, task, query)
+        finally:
+            self.refresh()
+
+    def score_ahead(self, row: Array) -> Array | None:
+        """Return the score that `learn` would give to a row, (1, D); None if it is not complete and usable."""
+        single = None if self.stream.is_dirty else SingleRow.of(self.stream, row)
+        return None if single is None else single.score()
+
+    def learn_alone(
+        self, row: Array, key: Key | None, time: float, task: LearnTask, policy: ThresholdPolicy
+    ) -> tuple[Detections, Key | None] | None:
+        """Learn a single row, (1, D), as `learn` would, but faster; return None, having changed nothing, if it cannot.
+
+        It cannot if a value is missing or unusable, if the row is flagged and has to be explained, or if more has to
+        be done than to score and learn it.
+        """
+        stream, store = self.stream, self.stream.store
+        if stream.is_dirty or (task.is_judged and not len(stream.calibration)):
+            return None
+        if (key is not None and stream.rules.policy is None) or (store.policy.needs_times and isnan(time)):
+            return None
+        self.leave_snapshots()
+        single = SingleRow.of(stream, row, self._row)
+        if single is None or not single.is_steady:
+            return None
+        single = self._row = single.with_room()
+        came = store.n_seen
+        check_countable(came, 1)
+        store.check_keys([key])
+        ahead = single.score() if task.is_explained else None
+        if ahead is not None and stream.is_below_threshold(ahead, policy):
+            return None
+        try:
+            scores = single.learn(key, time, is_scored=task.is_scored and ahead is None)
+            scores = scores if ahead is None else ahead
+            found = stream.judge_one(scores, policy, came) if task.is_judged else Detections(scores, *NOTHING[1:])
+            return found, store.newest_key
         finally:
             self.refresh()
 

@@ -15,11 +15,11 @@ from polyaforest.forest.thresholds import NOTHING, Detections, conformal_p_value
 from polyaforest.kernels.arrays import Array
 from polyaforest.model.parameters import StreamParameters
 from polyaforest.model.stream_model import LearnTask
-from polyaforest.series.alarms import FALSE_ALARMS, AlarmMonitor, Verdicts, detections, judge_table
+from polyaforest.series.alarms import FALSE_ALARMS, AlarmMonitor, Verdicts, judge_table
 from polyaforest.series.context_views import ContextViews
 from polyaforest.series.model import SeriesModel, from_under, under
 from polyaforest.series.reasons import ReadingReasons
-from polyaforest.series.recent import LEAST
+from polyaforest.series.recent import LEAST_READINGS
 from polyaforest.series.shingles import Alignment
 from polyaforest.series.views import ReadParameters, Rows
 from polyaforest.storage.modelfile import Arrays, Header
@@ -39,7 +39,7 @@ class AlarmSeries(SeriesModel):
     def _begin_views(self) -> None:
         super()._begin_views()
         if not hasattr(self, "monitor"):
-            self.monitor = AlarmMonitor(self.n_channels, _bits(self.forest.false_alarm_rate), holds=True)
+            self.monitor = AlarmMonitor(self.n_channels, _bits(self.forest), holds=True)
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
@@ -52,8 +52,8 @@ class AlarmSeries(SeriesModel):
         """Fit the views, as far as there are context windows, and begin with the levels of the table."""
         if aligned.is_whole.any():
             super()._fit_views(aligned, stamps, names)
-        elif len(aligned.rows) < 2 * LEAST:
-            raise ValueError(f"these {len(aligned.rows)} rows are too few: pass at least {2 * LEAST}")
+        elif len(aligned.rows) < LEAST_READINGS:
+            raise ValueError(f"these {len(aligned.rows)} rows are too few: pass at least {LEAST_READINGS}")
         else:
             self.history.provenance.enter_names(names, 0)
             self._commit(aligned, np.empty(0, np.int64))
@@ -66,11 +66,10 @@ class AlarmSeries(SeriesModel):
         for part, is_silent in self._stretches(rows):
             surprise = self.views.learn_surprise(part)
             parts.append(np.full_like(surprise, np.nan) if is_silent else surprise)
-        calm = self.monitor.calm
         verdicts = self.monitor.advance(aligned.rows, _placed(np.concatenate(parts, axis=1), aligned))
         if not task.is_scored:
             return NOTHING
-        found = detections(verdicts, calm)
+        found = verdicts.detections()
         if before is None:
             return found
         return found._replace(explanations=before._explained_in_turn(rows, aligned, found, verdicts.is_short))
@@ -102,7 +101,11 @@ class AlarmSeries(SeriesModel):
     def change_false_alarm_rate(self, rate: float | None) -> None:
         """Change the false alarm rate."""
         super().change_false_alarm_rate(rate)
-        self.monitor.change_bits(_bits(rate))
+        self.monitor.change_bits(_bits(self.forest))
+
+    def flag_at_rate(self, rate: float) -> None:
+        """Begin alarms at a false alarm rate, without changing what to learn."""
+        self.monitor.change_bits(-log2(rate))
 
     def delete(self, keys: Sequence[Key]) -> None:
         """Delete readings, with every context window that depends on them, and all earlier ones of the short memory."""
@@ -126,20 +129,14 @@ class AlarmSeries(SeriesModel):
             return aligned.rows, np.full((len(self.views.members), len(aligned.rows)), np.nan)
         return aligned.rows, _placed(self.views.surprise(aligned.shingles()), aligned)
 
-    def _calm(self, verdicts: Verdicts, is_apart: bool) -> Array:
-        """Return the levels to compare results with: of the stream, or of the same table."""
-        if not is_apart:
-            return self.monitor.calm
-        return verdicts.levels[~(verdicts.is_alarm | np.isnan(verdicts.levels))]
-
     def scores(self, aligned: Alignment, *, is_apart: bool) -> Array:
         """Return the scores of aligned rows: minus their levels."""
         return -self._judged(aligned, is_apart=is_apart).levels
 
     def detect(self, aligned: Alignment, *, is_apart: bool) -> Detections:
         """Return the results for aligned rows without learning them."""
-        verdicts = self._judged(aligned, is_apart=is_apart)
-        found, history = detections(verdicts, self._calm(verdicts, is_apart)), self.history_of(is_apart=is_apart)
+        found = self._judged(aligned, is_apart=is_apart).detections()
+        history = self.history_of(is_apart=is_apart)
         return found._replace(novelty=history.judge(aligned, history.known.copy()))
 
     @property
@@ -149,11 +146,11 @@ class AlarmSeries(SeriesModel):
 
     def p_values(self, scores: Array) -> Array:
         """Return the p-values of scores among levels without alarm."""
-        return conformal_p_values(scores, np.sort(-self.monitor.calm))
+        return conformal_p_values(scores, self.monitor.usual)
 
     def check_calibrated(self) -> None:
         """Raise ValueError if there are no levels to compare with."""
-        if not len(self.monitor.calm):
+        if not len(self.monitor.usual):
             raise ValueError("this detector has no calibration scores: learn more readings first")
 
     def explain(
@@ -167,7 +164,7 @@ class AlarmSeries(SeriesModel):
         if np.isnan(verdicts.levels[wanted]).any():
             row = wanted[np.isnan(verdicts.levels[wanted])][0]
             raise ValueError(f"row {row} has no score, so there is nothing to explain: pass rows= with scores only")
-        found, known = detections(verdicts, self._calm(verdicts, is_apart)), self.monitor.recent.values.T
+        found, known = verdicts.detections(), self.monitor.recent.values.T
         reasons = ReadingReasons(aligned, aligned.rows if is_apart else known, self.channels, self.forest)
         is_short, context_of = verdicts.is_short | ~aligned.is_whole | self.is_silent, np.cumsum(aligned.is_whole) - 1
         contexts, explained = aligned.shingles(), list[Explanation]()
@@ -208,8 +205,12 @@ class AlarmSeries(SeriesModel):
         return model
 
 
-def _bits(false_alarm_rate: float | None) -> float:
-    return FALSE_ALARMS if false_alarm_rate is None else -log2(false_alarm_rate)
+def _bits(forest: StreamParameters) -> float:
+    """Return how rare false alarms may be, given the parameters of the forest."""
+    asked = forest.false_alarm_rate
+    if asked is None and not isinstance(forest.contamination, str):
+        asked = forest.contamination
+    return FALSE_ALARMS if asked is None else -log2(asked)
 
 
 def _placed(surprise: Array, aligned: Alignment) -> Array:

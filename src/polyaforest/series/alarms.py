@@ -1,8 +1,8 @@
 """Alarms on a series: one level from the long and the short memory, an absolute limit, and events with an end.
 
 The level of a reading grows with the log of its surprise, so that it is comparable between series, and the alarm limit
-is the same for all. A series with a heavy tail raises its own limit once 1,000 readings have shown the tail. An alarm
-lasts while the level is above 70 % of the limit.
+is the same for all. A series with a heavy tail raises its own limit once 1,000 readings have shown the tail, and a
+series that is asked for more alarms lowers it. An alarm lasts while the level is above 70 % of the limit.
 """
 
 from __future__ import annotations
@@ -16,18 +16,28 @@ from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.severity import score_at, tail_bits
 from polyaforest.forest.thresholds import Detections, conformal_p_values
 from polyaforest.kernels.arrays import Array
-from polyaforest.series.recent import LENGTHS, MOST_HELD, RecentReadings, mean_ahead, surprise_in_table
+from polyaforest.series.recent import (
+    LENGTHS,
+    MOST_HELD,
+    MOST_UNTIL_WEIGHED,
+    RecentReadings,
+    mean_ahead,
+    surprise_in_table,
+)
 from polyaforest.storage.modelfile import Arrays, Header
 from polyaforest.util import schema
 
 LIMIT = 1.0  # level at which an alarm begins
 FALSE_ALARMS = 10.0  # bits: one reading in 1,024 may pass the limit of a series with a heavy tail
+_LEAST_LIMIT = 0.1  # if more alarms are asked for; most readings have a level of 0
 _STAYS = 0.7  # share of the limit above which an alarm lasts
 _LONGEST_EVENT = 256  # readings after which an event is the new normal
 _LEAST_LEVELS, _MOST_LEVELS = 1000, 2000  # levels without alarm that show the tail, and to keep
 _USUAL_LONG, _USUAL_SHORT = 3.0, 4.0  # nats that are no surprise
 _LOUD, _LOUD_IN_TABLE = 14.0, 12.0  # nats of the short memory that count at any age
 _OF_YOUNG, _OF_LOUD = 0.15, 0.6  # weights of the short memory
+_LONG_ALONE, _OUTSTANDS = 1.9, 1.0  # level of the long memory that is an alarm at any age; how far above its usual ones
+_USUAL_SHARE = 0.9  # of the levels of the long memory are usual
 _AGE = 2000  # readings after which the long memory weighs as much as the short
 _TRAIL, _AHEAD, _SHARP = 24, 64, 8  # readings that levels of the long memory average: streams, tables, extents
 _GLOW = int(LENGTHS[-1]) - 1  # readings after an alarm whose shingles contain it
@@ -41,17 +51,40 @@ class Verdicts(NamedTuple):
     is_alarm: Array  # bool
     limits: Array
     is_short: Array  # bool: whether the short memory decides
+    p_values: Array  # among levels without alarm; NaN without any
+    tail_bits: Array  # as in `Detections`
 
     @classmethod
     def empty(cls, n: int) -> Verdicts:
         """Return results to be filled in."""
-        return cls(np.full(n, np.nan), np.zeros(n, np.bool_), np.full(n, np.nan), np.zeros(n, np.bool_))
+        levels, limits, p_values, bits = (np.full(n, np.nan) for _ in range(4))
+        return cls(levels, np.zeros(n, np.bool_), limits, np.zeros(n, np.bool_), p_values, bits)
+
+    @classmethod
+    def of(cls, levels: Array, is_alarm: Array, limits: Array, is_short: Array, usual: Array) -> Verdicts:
+        """Compare levels with the usual scores, ascending, which are minus the levels without alarm."""
+        is_scored, p_values = ~np.isnan(levels), np.full(len(levels), np.nan)
+        if len(usual):
+            p_values[is_scored] = conformal_p_values(-levels[is_scored], usual)
+        return cls(levels, is_alarm, limits, is_short, p_values, tail_bits(-levels, is_alarm, usual))
+
+    def detections(self) -> Detections:
+        """Return these results with scores, which are minus the levels."""
+        return Detections(-self.levels, self.p_values, self.is_alarm, -self.limits, tail_bits=self.tail_bits)
 
 
-def combined(long: Array, short: Array, ages: Array, n_channels: int, loud: float = _LOUD) -> tuple[Array, Array]:
+def combined(
+    long: Array,
+    short: Array,
+    ages: Array,
+    n_channels: int,
+    loud: float = _LOUD,
+    alone: float = np.inf,
+) -> tuple[Array, Array]:
     """Return the levels of readings, and whether the short memory decides.
 
-    While a series is young, the short memory counts more; later it counts if it is loud.
+    While a series is young, the short memory counts more; later it counts if it is loud. Where the long memory
+    outstands, it raises an alarm alone.
 
     Parameters
     ----------
@@ -61,6 +94,10 @@ def combined(long: Array, short: Array, ages: Array, n_channels: int, loud: floa
         Surprise of the short memory in nats; NaN if unknown.
     ages : ndarray of shape (n,)
         Number of readings before each.
+    loud : float
+        Surprise of the short memory that counts at any age.
+    alone : float
+        Level of the long memory that raises an alarm at any age.
     """
     share, is_known = 1 / (1 + (ages / _AGE) ** 2), ~np.isnan(long)
     surprise = np.where(np.isnan(short), 0.0, short)
@@ -68,7 +105,8 @@ def combined(long: Array, short: Array, ages: Array, n_channels: int, loud: floa
         share, surprise = np.where(is_known, 0.0, 1.0), np.where(is_known, 0.0, surprise)
     young = _OF_YOUNG * share * np.log1p(np.maximum(surprise - _USUAL_SHORT, 0.0))
     of_short = young + _OF_LOUD * np.log1p(np.maximum(surprise - loud, 0.0))
-    of_long = (1 - share) * np.where(is_known, long, 0.0)
+    own = np.where(is_known, long, 0.0)
+    of_long = np.maximum((1 - share) * own, np.where(own >= alone, LIMIT - of_short, 0.0))
     levels = np.where(is_known | ~np.isnan(short), of_short + of_long, np.nan)
     return levels, of_short > of_long
 
@@ -80,7 +118,7 @@ class AlarmMonitor:
     ----------
     n_channels : int
     bits : float
-        How rare false alarms are in a series with a heavy tail: one reading in 2 ** bits.
+        How rare false alarms may be at most: one reading in 2 ** bits begins one.
     holds : bool
         Whether readings of an open alarm are kept out of the short memory until it ends.
 
@@ -95,17 +133,27 @@ class AlarmMonitor:
         Whether the last two readings alone are loud enough for the last alarm, so that it ends with them.
     n_after : int
         Number of readings since the end of such an alarm, as far as shingles still contain it.
-    calm : ndarray
-        The last levels without alarm.
+    known : ndarray
+        The last levels without alarm, and those that began one.
+    is_start : ndarray of bool
+        Which of them began an alarm.
+    n_fresh : int
+        How many of them have come since the limit was last adapted.
+    usual : ndarray
+        Scores that p-values are compared with, ascending: minus the levels without alarm that the limit is adapted to.
     """
 
     def __init__(self, n_channels: int, bits: float = FALSE_ALARMS, *, holds: bool = False) -> None:
         self.recent, self.bits, self.holds = RecentReadings(n_channels), bits, holds
-        self.limit, self.n_open, self.calm = LIMIT, 0, np.empty(0)
+        self.limit, self.n_open = LIMIT, 0
+        self.known, self.is_start, self.n_fresh = np.empty(0), np.empty(0, np.bool_), 0
+        self.usual = np.empty(0)
         self.is_of_pair, self.n_after = False, _GLOW
         self.loud = _LOUD
         self._shorts = np.empty(0)  # the last surprises of the short memory without alarm
         self._trail = np.empty(0)  # the last levels of the long memory
+        self._longs = np.empty(0)  # the last smoothed levels of the long memory
+        self.alone = _LONG_ALONE
 
     @property
     def n_channels(self) -> int:
@@ -163,7 +211,7 @@ class AlarmMonitor:
 
         What the short memory knows depends on the state, so it is measured again once an alarm begins or ends.
         """
-        start, n, recent = 0, len(long), self.recent
+        start, n, recent, is_alone = 0, len(long), self.recent, long >= self.alone
         while start < n:
             place, end, is_open = first + start, first + n, self.n_open > 0
             event = max(0, place - self.n_open)
@@ -172,10 +220,10 @@ class AlarmMonitor:
             if is_open:
                 recent.learn(event, end, is_known=not self.holds)
                 held = self._levels(place, long[start:], start)[:2] if self.holds else (levels, pairs)
-                is_above = held[int(self.is_of_pair)] >= _STAYS * self.limit
+                is_above = is_alone[start:] | (held[int(self.is_of_pair)] >= _STAYS * self.limit)
             else:
                 is_after = self.n_after + np.arange(len(levels)) < _GLOW
-                is_above = np.where(is_after, pairs, levels) >= self.limit
+                is_above = is_alone[start:] | (np.where(is_after, pairs, levels) >= self.limit)
             changes = np.flatnonzero(is_above != is_open)
             stop = start + (int(changes[0]) if len(changes) else len(levels))
             if is_open:
@@ -186,9 +234,12 @@ class AlarmMonitor:
             is_alarm = np.full(n_same, is_open)
             is_alarm[stop - start :] = True
             limits = self._limits(levels[part], is_open)
-            self._fill(out, start, Verdicts(levels[part], is_alarm, limits, is_short[part]))
-            calm = short[part][~is_alarm]
-            self._shorts = np.concatenate([self._shorts, calm[~np.isnan(calm)]])[-_MOST_LEVELS:]
+            limits[is_alarm] = np.minimum(limits, levels[part])[is_alarm]
+            self._fill(out, start, Verdicts.of(levels[part], is_alarm, limits, is_short[part], self.usual))
+            if not is_open:
+                self._note(levels[part], is_alarm)
+            self._shorts = _appended(self._shorts, short[part][~is_alarm])
+            self._longs = _appended(self._longs, long[start : start + n_same])
             self.n_after = 0 if is_open else self.n_after + stop - start
             if is_open and stop < n:  # the level is low again, or the event is the new normal
                 recent.learn(max(0, first + stop - self.n_open - n_same), end, is_known=True)
@@ -207,8 +258,8 @@ class AlarmMonitor:
         if self.n_channels <= _MOST_CHANNELS or np.isnan(long).any():
             short = self.recent.surprise(place, place + n)
         total = short.sum(axis=1)
-        levels, is_short = combined(long, total, ages, self.n_channels, self.loud)
-        pairs, _ = combined(long, 2 * short[:, 0], ages, self.n_channels, self.loud)
+        levels, is_short = combined(long, total, ages, self.n_channels, self.loud, self.alone)
+        pairs, _ = combined(long, 2 * short[:, 0], ages, self.n_channels, self.loud, self.alone)
         return levels, pairs, is_short, total
 
     def _limits(self, levels: Array, is_open: bool) -> Array:
@@ -218,8 +269,13 @@ class AlarmMonitor:
     def _fill(self, out: Verdicts, start: int, found: Verdicts) -> None:
         for column, part in zip(out, found, strict=True):
             column[start : start + len(part)] = part
-        calm = found.levels[~found.is_alarm & ~np.isnan(found.levels)]
-        self.calm = np.concatenate([self.calm, calm])[-_MOST_LEVELS:]
+
+    def _note(self, levels: Array, is_start: Array) -> None:
+        """Keep levels to adapt the limit to; an alarm counts once, however long it lasts."""
+        is_there = ~np.isnan(levels)
+        self.known = np.concatenate([self.known, levels[is_there]])
+        self.is_start = np.concatenate([self.is_start, is_start[is_there]])
+        self.n_fresh += int(is_there.sum())
 
     def change_bits(self, bits: float) -> None:
         """Change how rare false alarms are."""
@@ -227,15 +283,25 @@ class AlarmMonitor:
         self._raise_limits()
 
     def _raise_limits(self) -> None:
-        """Adapt the limit, and how loud the short memory must be, to the tails of readings without alarm."""
-        self.limit = limit_of(self.calm, self.bits)
+        """Adapt the limit, and how loud either memory must be alone, to the readings so far."""
+        self.known, self.is_start, self.n_fresh = self.known[-_MOST_LEVELS:], self.is_start[-_MOST_LEVELS:], 0
+        self._sort_usual()
+        self.limit = limit_of(-self.usual if self.bits >= FALSE_ALARMS else self.known, self.bits)
         self.loud = raised_limit(_LOUD, self._shorts, self.bits, least=_MOST_LEVELS)
+        self.alone = alone_limit(self._longs)
+
+    def _sort_usual(self) -> None:
+        n = len(self.known) - self.n_fresh
+        self.usual = np.sort(-self.known[:n][~self.is_start[:n]])
 
     def forget(self, n_kept: int) -> None:
         """Forget all readings but the last `n_kept`, the levels of all readings, and an open alarm."""
         self.recent.keep_last(n_kept)
-        self.calm, self._trail, self.n_open, self.limit = np.empty(0), np.empty(0), 0, LIMIT
+        self.known, self.is_start, self.n_fresh = np.empty(0), np.empty(0, np.bool_), 0
+        self.usual = np.empty(0)
+        self._trail, self.n_open, self.limit = np.empty(0), 0, LIMIT
         self.is_of_pair, self.n_after, self.loud, self._shorts = False, _GLOW, _LOUD, np.empty(0)
+        self.alone, self._longs = _LONG_ALONE, np.empty(0)
         self.recent.weigh(len(self.recent.is_known))
 
     # ---- files ------------------------------------------------------------------------------------------------------
@@ -248,13 +314,17 @@ class AlarmMonitor:
             "holds": self.holds,
             "limit": self.limit,
             "loud": self.loud,
+            "alone": self.alone,
             "n_open": self.n_open,
+            "n_fresh": self.n_fresh,
             "is_of_pair": self.is_of_pair,
             "n_after": min(self.n_after, _GLOW),
             "n_seen": recent.n_seen,
         }
         arrays = {"values": recent.values, "is_known": recent.is_known, "weights": recent.weights}
-        return header, {**arrays, "calm": self.calm, "shorts": self._shorts, "trail": self._trail}
+        levels = {"known": self.known, "is_start": self.is_start}
+        memories = {"shorts": self._shorts, "longs": self._longs, "trail": self._trail}
+        return header, {**arrays, **levels, **memories}
 
     @classmethod
     def of_state(cls, header: Header, arrays: Arrays, n_channels: int) -> AlarmMonitor:
@@ -266,38 +336,38 @@ class AlarmMonitor:
         monitor.recent.weights, monitor.recent.n_seen = arrays["weights"], header["n_seen"]
         monitor.limit, monitor.n_open = header["limit"], header["n_open"]
         monitor.is_of_pair, monitor.n_after = header["is_of_pair"], header["n_after"]
-        monitor.loud, monitor.calm = header["loud"], arrays["calm"]
-        monitor._shorts, monitor._trail = arrays["shorts"], arrays["trail"]
+        monitor.loud, monitor.known, monitor.is_start = header["loud"], arrays["known"], arrays["is_start"]
+        monitor._shorts, monitor._longs, monitor._trail = arrays["shorts"], arrays["longs"], arrays["trail"]
+        monitor.alone, monitor.n_fresh = header["alone"], header["n_fresh"]
         monitor._check()
+        monitor._sort_usual()
         return monitor
 
     def _check(self) -> None:
         self.recent.check()
-        if not LIMIT <= self.limit < np.inf or not 0 <= self.n_open <= min(_LONGEST_EVENT, self.recent.n_seen):
+        if not _LEAST_LIMIT <= self.limit < np.inf or not 0 <= self.n_open <= min(_LONGEST_EVENT, self.recent.n_seen):
             raise ValueError("its alarm has an impossible limit or length")
-        if max(len(self.calm), len(self._shorts)) > _MOST_LEVELS or len(self._trail) > _TRAIL:
+        if not self.n_fresh <= min(len(self.known), MOST_UNTIL_WEIGHED):
+            raise ValueError("it has an impossible number of new levels")
+        if (
+            max(len(self.known) - self.n_fresh, len(self._shorts), len(self._longs)) > _MOST_LEVELS
+            or len(self._trail) > _TRAIL
+        ):
             raise ValueError("it has too many levels")
         trail = self._trail[~np.isnan(self._trail)]
-        if not all(((part >= 0) & (part < np.inf)).all() for part in (self.calm, trail)):
+        if not all(((part >= 0) & (part < np.inf)).all() for part in (self.known, self._longs, trail)):
             raise ValueError("its levels are out of range")
         if not _LOUD <= self.loud < np.inf or not np.isfinite(self._shorts).all():
             raise ValueError("the surprise of its short memory is out of range")
-
-
-def detections(found: Verdicts, calm: Array) -> Detections:
-    """Return results as scores, which are minus the levels, with p-values among levels without alarm."""
-    scores, is_scored = -found.levels, ~np.isnan(found.levels)
-    p_values, ascending = np.full(len(scores), np.nan), np.sort(-calm)
-    if len(calm):
-        p_values[is_scored] = conformal_p_values(scores[is_scored], ascending)
-    bits = tail_bits(scores, found.is_alarm, ascending)
-    return Detections(scores, p_values, found.is_alarm, -found.limits, tail_bits=bits)
+        if not _LONG_ALONE <= self.alone < np.inf:
+            raise ValueError("the level of its long memory is out of range")
 
 
 def limit_of(levels: Array, bits: float) -> float:
-    """Return the level at which an alarm begins, given levels without alarms: at least 1.
+    """Return the level at which an alarm begins, given levels of normal readings.
 
-    With 1,000 levels, it is also at least the level that one reading in 2 ** bits exceeds, by a model of their tail.
+    It is 1. With 1,000 levels, it is also at least the level that one reading in 2 ** bits exceeds, by a model of their
+    tail; if one in less than 1,024 is asked for, it is at most the level that so many readings reach.
 
     Examples
     --------
@@ -305,8 +375,32 @@ def limit_of(levels: Array, bits: float) -> float:
     1.0
     >>> 4 < limit_of(np.random.default_rng(0).exponential(size=5000), 10.0) < 20
     True
+    >>> limit_of(np.linspace(0, 0.5, 5001), 1.0)
+    0.25
     """
-    return raised_limit(LIMIT, levels, bits)
+    if bits >= FALSE_ALARMS:
+        return raised_limit(LIMIT, levels, bits)
+    if len(levels) < _LEAST_LEVELS:
+        return LIMIT
+    return float(np.clip(np.quantile(levels, 1 - 2.0**-bits), _LEAST_LIMIT, LIMIT))
+
+
+def alone_limit(longs: Array) -> float:
+    """Return the level at which the long memory raises an alarm alone, given its levels: well above most of them.
+
+    Examples
+    --------
+    >>> alone_limit(np.zeros(100)), alone_limit(np.full(100, 2.0))
+    (1.9, 3.0)
+    """
+    if not len(longs):
+        return _LONG_ALONE
+    return max(_LONG_ALONE, float(np.quantile(longs, _USUAL_SHARE)) + _OUTSTANDS)
+
+
+def _appended(kept: Array, levels: Array) -> Array:
+    """Return the last levels of two parts, without NaN."""
+    return np.concatenate([kept, levels[~np.isnan(levels)]])[-_MOST_LEVELS:]
 
 
 def raised_limit(limit: float, values: Array, bits: float, least: int = _LEAST_LEVELS) -> float:
@@ -340,10 +434,14 @@ def judge_table(values: Array, surprise: Array, bits: float = FALSE_ALARMS) -> V
     loud = raised_limit(_LOUD_IN_TABLE, short[~np.isnan(short)], bits, least=_MOST_LEVELS)
 
     def levels_by(ahead: int) -> tuple[Array, Array]:
-        return combined(np.log1p(mean_ahead(excess, ahead)), short, ages, n_channels, loud)
+        long = np.log1p(mean_ahead(excess, ahead))
+        return combined(long, short, ages, n_channels, loud, alone_limit(long[~np.isnan(long)]))
 
     (levels, is_short), (sharp, _) = levels_by(_AHEAD), levels_by(_SHARP)
-    return Verdicts(levels, alarms_of_table(levels, sharp, LIMIT), np.full(n, LIMIT), is_short)
+    limit = LIMIT if bits >= FALSE_ALARMS else limit_of(levels[~np.isnan(levels)], bits)
+    is_alarm = alarms_of_table(levels, sharp, limit)
+    usual = np.sort(-levels[~(is_alarm | np.isnan(levels))])
+    return Verdicts.of(levels, is_alarm, np.full(n, limit), is_short, usual)
 
 
 def alarms_of_table(levels: Array, sharp: Array, limit: float) -> Array:
@@ -368,17 +466,21 @@ _STATE = schema.record(
         "holds": schema.flag,
         "limit": schema.number,
         "loud": schema.number,
+        "alone": schema.number,
         "n_open": schema.whole(),
+        "n_fresh": schema.whole(),
         "is_of_pair": schema.flag,
         "n_after": schema.whole(),
         "n_seen": schema.whole(),
     }
 )
-_LAYOUT: Layout = {  # C channels, S readings, L levels, M surprises, T levels of the long memory
+_LAYOUT: Layout = {  # C channels, S readings, L levels, M surprises, K and T levels of the long memory
     "values": (np.float64, "CS"),
     "is_known": (np.bool_, "S"),
     "weights": (np.float64, "C"),
-    "calm": (np.float64, "L"),
+    "known": (np.float64, "L"),
+    "is_start": (np.bool_, "L"),
     "shorts": (np.float64, "M"),
+    "longs": (np.float64, "K"),
     "trail": (np.float64, "T"),
 }

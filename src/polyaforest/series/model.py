@@ -260,6 +260,10 @@ class SeriesModel:
         self.forest = self.forest.but(false_alarm_rate=rate)
         self.views.change_false_alarm_rate(rate)
 
+    def flag_at_rate(self, rate: float) -> None:
+        """Flag rows at a false alarm rate, without changing what to learn."""
+        self.views.flag_at_rate(rate)
+
     def delete(self, keys: Sequence[Key]) -> None:
         """Delete readings, with every shingle that depends on them."""
         history, views = self.history, self.views
@@ -519,6 +523,8 @@ def series_parameters(forest: StreamParameters, pattern: Pattern) -> StreamParam
         forest = forest.but(max_samples=_SAMPLES)
     if forest.score_type == Score.MARGINS:  # margins apply to values, not to features of context windows
         forest = forest.but(score_type=str(Score.TYPICALITY))
+    if isinstance(forest.tree.max_features, str):  # features of a context window are few measurements each
+        forest = forest.but(tree=forest.tree._replace(max_features=None))
     check_holds_points(forest)
     check_parameters(forest, pattern)
     return forest

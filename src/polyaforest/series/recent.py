@@ -18,9 +18,11 @@ from polyaforest.kernels.arrays import Array
 KNOWN = 4096  # most readings to compare with
 LENGTHS = np.array([2, 8])  # of the shingles
 LEAST = 16  # known shingles that a score needs
-_LONGEST = int(LENGTHS[-1])
+LEAST_READINGS = 2 * LEAST  # of a series: with fewer, hardly any has a score
+REACH = _LONGEST = int(LENGTHS[-1])  # readings whose shingles contain an anomalous one
 MOST_HELD = KNOWN + _LONGEST  # readings
 _OFTEN, _SELDOM, _EARLY = 16, 64, 512  # readings between changes of weights, early and later
+MOST_UNTIL_WEIGHED = _SELDOM
 
 
 class RecentReadings:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from polyaforest.kernels.arrays import Array
-from polyaforest.series.contexts import LEAST, LONGEST_PERIOD, MOST_PERIODS
+from polyaforest.series.contexts import LONGEST_PERIOD, MOST_PERIODS
+from polyaforest.series.recent import LEAST_READINGS
 
 _LEAST_CYCLES = 3  # cycles needed to find a period
 _LEAST_STEPS = 4  # shortest period
 _LEAST_CORRELATION = 0.5  # of readings one period apart
-LEAST_READINGS = 256  # rows needed to detect a series
 _EVEN = 0.8  # share of the steps of a series that are about as long as the usual one
 _RESEMBLING = 0.3  # rank correlation of neighbours in at least half of the columns of a series
-_MOST_MISSING = 3  # default of `max_gap`
+_CHANCE = 3.0  # times 1 / sqrt(rows): a rank correlation that independent rows hardly ever have
 _ABOUT = 0.95  # a shorter period wins if its correlation is at least this share of the highest
 
 
 def is_series(times: Array, values: Array) -> bool:
     """Return whether rows are readings of a series rather than independent.
 
-    They are if times increase in mostly even steps, neighbours are correlated in at least half of the columns that
-    vary, and there is a complete context window.
+    They are if times increase in mostly even steps, and neighbours are correlated in at least half of the columns that
+    vary: more than those of few independent rows may be by chance.
 
     Examples
     --------
@@ -37,16 +37,7 @@ def is_series(times: Array, values: Array) -> bool:
         return False
     found = [_resemblance(column) for column in values.T]
     known = [value for value in found if value is not None]
-    return bool(known) and float(np.median(known)) >= _RESEMBLING and has_context(times, values)
-
-
-def has_context(times: Array | None, values: Array) -> bool:
-    """Return whether rows contain a complete context window without too long a gap."""
-    places = np.flatnonzero(~np.isnan(values).any(axis=1))
-    when = places if times is None else times[places]
-    usual = 1.0 if times is None else float(np.median(np.diff(times)))
-    ends = np.flatnonzero(np.diff(when) > (_MOST_MISSING + 1.5) * usual) + 1
-    return bool(np.diff([0, *ends, len(places)]).max() >= LEAST)
+    return bool(known) and float(np.median(known)) >= max(_RESEMBLING, _CHANCE / len(times) ** 0.5)
 
 
 def _resemblance(values: Array) -> float | None:

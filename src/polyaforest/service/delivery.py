@@ -65,7 +65,7 @@ class Delivery:
             destination = group[0].outbox.destination(name)
             if destination is None:
                 self._record(group, "no alert with this name is configured", outcome)
-            elif all(queued.kind == "closing" for queued in group) and self._is_open(incident):
+            elif all(queued.kind == "closing" for queued in group) and self._is_open(incident, destination):
                 self._record(group, None, outcome)  # the end of the incident will be reported
             elif (wait := self._wait(destination, incident, group)) > 0:
                 _postpone(group, clock.time() + wait)
@@ -95,12 +95,14 @@ class Delivery:
         now, last = clock.time(), self._reported.get((destination.config.name, incident))
         if last is None:
             return min(queued.at for queued in group) + destination.config.group_wait - now
-        if not self._is_open(incident):
+        if not self._is_open(incident, destination):
             return 0.0
         return last + destination.config.group_interval - now
 
-    def _is_open(self, incident: str) -> bool:
-        return any(event["is_open"] for event in self._book.members(incident))
+    def _is_open(self, incident: str, destination: Destination) -> bool:
+        """Return whether an event of an incident is open that a destination hears of."""
+        members = self._book.members(incident)
+        return any(event["is_open"] and destination.wants(event["stream"], event) for event in members)
 
     def _is_reported(self, name: str, incident: str, group: list[Queued]) -> bool:
         """Return whether a destination has heard of an incident, also before a restart."""

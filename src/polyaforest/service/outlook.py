@@ -1,7 +1,8 @@
 """Expected ranges of the next records: a forecast for series, the central 90 % of the latest points for rows.
 
 They are saved with the model and only shown. Both are renewed after fixed numbers of learned records, so that they do
-not depend on batches or restarts. The range of rows follows the trend of the latest points, and so a slow rhythm.
+not depend on batches or restarts. The range of rows follows the trend of the latest points, and so a slow rhythm, from
+row to row. A series that has no context windows, as one with a calendar, has the range of rows.
 """
 
 from __future__ import annotations
@@ -34,16 +35,17 @@ _RULE = schema.record(
 
 def n_until_renewed(detector: Detector) -> int:
     """Return the number of records until the forecast is renewed; for rows, the most to score at a time."""
-    if isinstance(detector, SeriesMPF):
+    if isinstance(detector, SeriesMPF) and _has_forecast(detector):
         return _STEPS - (detector.n_seen_ if detector.is_fitted else 0) % _STEPS
-    n = detector.n_points_ if detector.is_fitted and detector.keeps_points_ else 0
+    points = detector.estimator_ if isinstance(detector, SeriesMPF) and detector.is_fitted else detector
+    n = points.n_points_ if points.is_fitted and getattr(points, "keeps_points_", False) else 0
     return min(_MOST, max(n // 2, _FEWEST))
 
 
 def renew(entry: Entry) -> None:
     """Renew the forecast of a series if it is due."""
     detector = entry.detector
-    if not isinstance(detector, SeriesMPF) or not detector.is_fitted:
+    if not isinstance(detector, SeriesMPF) or not _has_forecast(detector) or not detector.is_fitted:
         return
     n, saved = detector.n_seen_, entry.notes.get(_NAME)
     since = saved.get("since") if isinstance(saved, dict) else None
@@ -53,7 +55,7 @@ def renew(entry: Entry) -> None:
 
 def bands(entry: Entry, n_fields: int, n_before: int, n: int) -> list[Band | None]:
     """Return the expected ranges of the `n` records that were scored after `n_before` others were learned."""
-    if not isinstance(entry.detector, SeriesMPF):
+    if not isinstance(entry.detector, SeriesMPF) or not _has_forecast(entry.detector):
         return _bands_of_rows(entry, n_fields, n_before, n)
     since, steps = _saved(entry, n_fields)
     first = n_before - since
@@ -62,21 +64,34 @@ def bands(entry: Entry, n_fields: int, n_before: int, n: int) -> list[Band | Non
 
 def _bands_of_rows(entry: Entry, n_fields: int, n_before: int, n: int) -> list[Band | None]:
     """Return the range of each row, made of the points before the last renewal; save the last one."""
+    n_learned = entry.detector.n_seen_ if entry.detector.is_fitted else 0
+    if n_learned < _FEWEST:
+        return [None] * n
     found: list[Band | None] = []
     points: Array | None = None
-    n_learned = entry.detector.n_seen_ if entry.detector.is_fitted else 0
-    since, steps = _saved(entry, n_fields)
-    for number in range(n_before, n_before + n):
+    since, ends = _saved(entry, n_fields)
+    while len(found) < n:
+        number = n_before + len(found)
         due = number - number % _ROWS
-        if due != since or not steps:
+        if due != since or not ends:
             if points is None:
-                points = _numbers(entry.detector)
-            since, now = due, _recent_range(points, n_learned - due)
-            steps = [] if now is None else [now]
-            facts = None if now is None else dict(zip(("low", "middle", "high"), map(_as_row, now), strict=True))
-            entry.notes[_NAME] = None if facts is None else {"since": since, **facts}
-        found.append(steps[0] if steps else None)
+                points = _numbers(entry.detector, n_fields)
+            since, ends = due, _recent_range(points, n_learned - due)
+            parts = (_as_json(np.array(part)) for part in zip(*ends, strict=True))
+            facts = dict(zip(("low", "middle", "high"), parts, strict=False))
+            entry.notes[_NAME] = {"since": since, **facts} if ends else None
+        found += _between(ends, number - due, min(_ROWS, number - due + n - len(found)))
     return found
+
+
+def _between(ends: list[Band], start: int, stop: int) -> Sequence[Band | None]:
+    """Return the ranges of some rows since a renewal, given those at its first row and at the next renewal."""
+    if not ends:
+        return [None] * (stop - start)
+    shares = np.arange(start, stop)[:, None] / _ROWS
+    first, last = np.array(ends[0]), np.array(ends[-1])  # earlier versions saved one for all rows
+    parts = [(low + shares * (high - low)).tolist() for low, high in zip(first, last, strict=True)]
+    return [Band(*row) for row in zip(*parts, strict=True)]
 
 
 def _saved(entry: Entry, n_fields: int) -> tuple[int, list[Band]]:
@@ -90,21 +105,31 @@ def _saved(entry: Entry, n_fields: int) -> tuple[int, list[Band]]:
         return 0, []
 
 
-def _recent_range(points: Array, n_later: int) -> Band | None:
-    """Return the central 90 % of the latest points, without the last `n_later`; None if there are too few."""
+def _recent_range(points: Array, n_later: int) -> list[Band]:
+    """Return the central 90 % of the latest points, without the last `n_later`, at both ends of the next rows.
+
+    Returns [] if there are too few.
+    """
     recent = points[: len(points) - n_later][-_RECENT:] if n_later <= len(points) else points[:0]
     if len(recent) < _FEWEST:
-        return None
-    n, half = len(recent), len(recent) // 2
-    older, newer = _quantiles(recent[:half], (0.5,))[0], _quantiles(recent[half:], (0.5,))[0]
-    slope = (newer - older) / (n - half)  # robust: medians of the halves
-    steps = np.arange(n)[:, None] - (n - 1 + _ROWS / 2)  # from the middle of the rows that the range is for
-    slope = np.where(np.isnan(slope), 0.0, slope)  # no number in one half
-    low, middle, high = _quantiles(recent - slope * steps, _ENDS)
-    observed_least, observed_most = _quantiles(recent, (0.0, 1.0))
-    room = (high - low) / 2  # a jump is not a trend: do not go far beyond what was observed
-    ends = [np.clip(end, observed_least - room, observed_most + room) for end in (low, middle, high)]
-    return Band(*(end.tolist() for end in ends))
+        return []
+    n, slope = len(recent), _trend(recent)
+    low, middle, high = _quantiles(recent - slope * (np.arange(n)[:, None] - n), _ENDS)
+    return [Band(*((level + slope * ahead).tolist() for level in (low, middle, high))) for ahead in (0, _ROWS)]
+
+
+def _trend(recent: Array) -> Array:
+    """Return the change of each column from row to row, 0 unless it goes one way.
+
+    It is the smallest change between the medians of successive quarters: neither a jump nor a rhythm within these rows
+    is a trend.
+    """
+    quarter = len(recent) // 4
+    medians = [_quantiles(recent[len(recent) - k * quarter :][:quarter], (0.5,))[0] for k in (4, 3, 2, 1)]
+    changes = np.diff(medians, axis=0) / quarter
+    is_one_way = (changes > 0).all(axis=0) | (changes < 0).all(axis=0)  # not where a quarter has no number
+    smallest = changes[np.abs(np.nan_to_num(changes)).argmin(axis=0), np.arange(recent.shape[1])]
+    return np.where(is_one_way, smallest, 0.0)
 
 
 def _quantiles(table: Array, levels: Sequence[float]) -> list[Array]:
@@ -124,18 +149,21 @@ def _forecast(detector: SeriesMPF, n: int) -> dict[str, Any] | None:
     return {"since": n, "low": _as_json(ahead.low), "middle": _as_json(ahead.median), "high": _as_json(ahead.high)}
 
 
-def _numbers(detector: Detector) -> Array:
+def _has_forecast(detector: SeriesMPF) -> bool:
+    """Return whether a series has context windows, or else shingles of several or of changed readings."""
+    return detector.shingle != 1 or bool(detector.difference)
+
+
+def _numbers(detector: Detector, n_fields: int) -> Array:
     """Return the points of a detector, with NaN for categories, which have no range."""
+    if isinstance(detector, SeriesMPF) and detector.is_fitted:
+        return _numbers(detector.estimator_, n_fields)[:, :n_fields]  # without calendar features
     if not isinstance(detector, StreamingMPF) or not detector.is_fitted or not detector.keeps_points_:
         return np.empty((0, 0))
     points: Array = detector.points_
     if detector.encoding_ is None:
         return points
     return np.where(detector.encoding_.mask, np.nan, points).astype(np.float64)
-
-
-def _as_row(part: list[float]) -> list[list[float | None]]:
-    return _as_json(np.array([part]))
 
 
 def _as_json(part: Array) -> list[list[float | None]]:

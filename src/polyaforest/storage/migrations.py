@@ -67,6 +67,7 @@ def _upgrade_streaming(header: Header, arrays: Arrays, prefix: str = "") -> Head
 
 def _upgrade_series(header: Header, arrays: Arrays) -> Header:
     header = _with(header, "template", _upgrade_parameters)
+    header = _with(header, "parameters", lambda parameters: _with_defaults(parameters, **_OF_OLD_SERIES))
     header = _with(header, "forest", lambda forest: _upgrade_views(forest, arrays))
     return _with_known_readings(header, arrays)
 
@@ -83,6 +84,7 @@ def _upgrade_monitor(header: Header, arrays: Arrays) -> Header:
     return _with(header, "monitor", lambda monitor: _upgrade_follower(monitor, arrays))
 
 
+_OF_OLD_SERIES = {"short_memory": False, "learn_alarms": False}
 _RULES: Mapping[str, Callable[[Header, Arrays], Header]] = {
     "BatchMPF": _upgrade_batch,
     "StreamingMPF": _upgrade_streaming,

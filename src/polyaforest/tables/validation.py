@@ -281,6 +281,15 @@ def _is_plain(estimator: BaseEstimator, X: Any) -> bool:
     )
 
 
+def as_plain_row(estimator: BaseEstimator, X: Any) -> Array | None:
+    """Return a single row of numbers that needs no conversion, (1, D), with its values unchecked; None for others."""
+    if type(X) is NamedRows:
+        is_known = X.names is getattr(estimator, "feature_names_in_", None) and X.categories is None
+        is_plain = is_known and getattr(estimator, "encoding_", None) is None
+        return X.values if is_plain and len(X.values) == 1 else None
+    return X if type(X) is np.ndarray and X.shape[:1] == (1,) and _is_plain(estimator, X) else None
+
+
 def _as_known_table(X: Any) -> Any:
     """Convert tables that NumPy would misread; raise TypeError for lazy tables."""
     for method in ("collect", "compute"):  # of polars and dask

@@ -543,7 +543,7 @@ function departureWords({ field, value, expected, low, high }) {
   return [name(field), ` about ${number(expected)}${isBand ? ` (${range([low, high])})` : ""}; was ${number(value)}`];
 }
 
-/** Return a reason: its bits as a bar, and its value against the usual and the expected range. */
+/** Return a reason: its bits as a bar, and its value against the usual range and what would be normal. */
 function reasonRow(reason, most) {
   const sides = { high: "high", low: "low" };
   const isNumber = typeof reason.value === "number";
@@ -582,7 +582,7 @@ function reasonRow(reason, most) {
             "span",
             {},
             h("span", { class: "swatch expected", "aria-hidden": "true" }),
-            "expected ",
+            "would be normal ",
             h("strong", {}, range(reason.expected)),
           )
         : null,
@@ -591,7 +591,7 @@ function reasonRow(reason, most) {
   );
 }
 
-/** Return a scale with the usual range, the expected range and the value. */
+/** Return a scale with the usual range, the range that would be normal, and the value. */
 function gauge({ value, usual, expected }) {
   const all = [value, ...(usual ?? []), ...(expected ?? [])].filter((end) => typeof end === "number");
   const [least, most] = [Math.min(...all), Math.max(...all)];

@@ -78,6 +78,9 @@ function parts(time) {
 
 const two = (value) => String(value).padStart(2, "0");
 
+/** Return a span as times of a request: whole milliseconds that lose no record at its ends. */
+export const asked = (start, end) => [(Math.floor(start * 1000) / 1000).toFixed(3), (Math.ceil(end * 1000) / 1000).toFixed(3)];
+
 /** Return the time of day. */
 export function clock(time, withSeconds = true) {
   const [, , , hour, minute, second] = parts(time);
@@ -108,12 +111,15 @@ export function day(time) {
 /** Whether two moments are on the same day. */
 const isOneDay = (one, other) => parts(one).slice(0, 3).join() === parts(other).slice(0, 3).join();
 
+/** Return a range of time with both days, which do not depend on today. */
+export const datedSpan = (start, end) => `${day(start)} ${clock(start)} – ${day(end)} ${clock(end)}`;
+
 /** Return a span from one moment to another: both days, unless they are the same. */
 export function span(start, end) {
   if (end === null || end === undefined) return `since ${moment(start)}`;
   if (end - start < 1) return moment(start);
   if (isOneDay(start, end)) return `${moment(start)} – ${clock(end)}`;
-  return `${day(start)} ${clock(start)} – ${day(end)} ${clock(end)}`;
+  return datedSpan(start, end);
 }
 
 const STEPS = [

@@ -1,12 +1,13 @@
 // The overview: open events, and the surprise of each key over time.
 
-import { get, ofStream, softly } from "./api.js";
+import { get, softly } from "./api.js";
 import { announce, h, throttled, visible } from "./dom.js";
-import { ago, count, now, plural } from "./format.js";
+import { ago, asked, count, now, plural } from "./format.js";
 import { Lanes, legend } from "./lanes.js";
 import { causeList } from "./work.js";
-import { eventList, howToPost, isSevere, severityChoice, streamLink } from "./parts.js";
+import { eventList, isSevere, severityChoice, streamLink } from "./parts.js";
 import { RangeChooser, TimeRange, fitting } from "./range.js";
+import { howToSend } from "./sending.js";
 
 const CELL = 8; // pixels of a time bucket
 const MOST_LANES = 50;
@@ -119,6 +120,11 @@ export class Overview {
     return Object.fromEntries(Object.entries(given).filter(([, value]) => value));
   }
 
+  /** Whether the filters hide anything. */
+  get _isNarrowed() {
+    return Object.keys(this._filtered).length > 0 || Number(this._severity.value) > 1;
+  }
+
   /** Whether the filters let an event through. */
   _isWanted(event) {
     const { stream, search = "" } = this._filtered;
@@ -163,9 +169,9 @@ export class Overview {
     if (this._isFitted) this._range = new TimeRange({ last: fitting(status.streams) });
     this._chooser.show(this._range);
     this._page.onStatus(status);
-    const [start, end] = this._range.resolve(this._known);
+    const [start, end] = asked(...this._range.resolve(this._known));
     const severe = { min_severity: this._severity.value, ...this._filtered };
-    const within = { start: start.toFixed(3), end: this._range.isLive ? undefined : end.toFixed(3), ...severe };
+    const within = { start, end: this._range.isLive ? undefined : end, ...severe };
     const [, events, open, incidents] = await Promise.all([
       this._refreshLanes(),
       get("events", { ...within, limit: MOST_EVENTS }, this._page.signal),
@@ -183,9 +189,9 @@ export class Overview {
   /** List the causes of the events of the range, if they are shown. */
   async _refreshCauses() {
     if (!this._causesPanel.open) return;
-    const [start, end] = this._range.resolve(this._known);
+    const [start, end] = asked(...this._range.resolve(this._known));
     const { stream } = this._filtered;
-    const within = { start: start.toFixed(3), end: this._range.isLive ? undefined : end.toFixed(3) };
+    const within = { start, end: this._range.isLive ? undefined : end };
     const { causes } = await get(
       "causes",
       { ...within, stream, min_severity: this._severity.value },
@@ -197,14 +203,14 @@ export class Overview {
   }
 
   async _refreshLanes() {
-    const [start, end] = this._range.resolve(this._known);
+    const [start, end] = asked(...this._range.resolve(this._known));
     const width = this._lanes.element.clientWidth || 800;
     const buckets = Math.max(40, Math.min(180, Math.round((width - (width < 600 ? 20 : 280)) / CELL)));
     this._lanesAt = performance.now();
     const turn = ++this._lanesTurn;
     const data = await get(
       "overview",
-      { start: start.toFixed(3), end: end.toFixed(3), buckets, limit: this._limit, ...this._filtered },
+      { start, end, buckets, limit: this._limit, ...this._filtered },
       this._page.signal,
     );
     if (turn !== this._lanesTurn) return;
@@ -243,7 +249,7 @@ export class Overview {
   }
 
   _onEvent(event) {
-    if (!this._isWanted(event)) return;
+    if (!this._isWanted(event)) return this._reload(); // the headline counts it
     const id = `${event.stream}/${event.id}`;
     const before = this._events.get(id);
     this._events.set(id, event);
@@ -279,7 +285,7 @@ export class Overview {
         : [h(
             "p",
             { class: "muted pad" },
-            Object.keys(this._filtered).length
+            this._isNarrowed
               ? "No events in this range match."
               : open.length
                 ? "No other events in this range."
@@ -291,6 +297,8 @@ export class Overview {
 
   _showHead() {
     const open = [...this._events.values()].filter((event) => event.is_open);
+    const nOpen = this._status.streams.reduce((sum, { n_open_events: n }) => sum + n, 0);
+    const nHidden = this._isNarrowed ? nOpen - open.length : 0;
     const keys = new Set(open.filter(({ what }) => what !== "stream").map((event) => `${event.stream}\0${event.key}`))
       .size;
     const where = keys ? ` on ${plural(keys, "key")}` : "";
@@ -301,7 +309,10 @@ export class Overview {
       this._headline.textContent = `${visible(broken[0].name)} is not running: ${visible(broken[0].error)}`;
     else if (!nRecords) this._headline.textContent = "Waiting for the first record";
     else if (open.length >= MOST_EVENTS) this._headline.textContent = `${count(open.length)} events or more are open`;
+    else if (open.length && nHidden > 0)
+      this._headline.textContent = `${plural(open.length, "event")} open${where}, ${count(nHidden)} more hidden by the filters`;
     else if (open.length) this._headline.textContent = `${plural(open.length, "event")} open${where}`;
+    else if (nHidden > 0) this._headline.textContent = `${plural(nHidden, "event")} open, hidden by the filters`;
     else this._headline.textContent = "All normal";
     const nKeys = this._status.streams.reduce((sum, { n_keys: n }) => sum + n, 0);
     const latest =
@@ -323,28 +334,20 @@ export class Overview {
     const names = new Set(empty.map(({ name }) => name));
     if (this._emptyNames && [...names].join() === [...this._emptyNames].join()) return;
     this._emptyNames = names;
-    const panels = await Promise.all(empty.map((stream) => this._emptyPanel(stream)));
+    const panels = await Promise.all(empty.map((stream) => this._emptyPanel(stream, isAll)));
     this._empty.replaceChildren(...panels);
   }
 
-  async _emptyPanel(stream) {
+  /** Return what to do about a stream without records; folded if others have some. */
+  async _emptyPanel(stream, isAll) {
     const title = h("h2", {}, "No records in ", h("bdi", {}, visible(stream.name)), " yet");
-    if (!stream.accepts_records) {
-      return h(
-        "section",
-        { class: "panel empty" },
-        title,
-        h("p", {}, `This stream reads from ${visible(stream.source)}. Records appear here as they arrive.`),
-      );
+    if (!isAll) {
+      const box = h("details", { class: "panel empty" }, h("summary", {}, title, " – how to send them"));
+      const fill = async () => box.append(await howToSend(stream, this._page));
+      box.addEventListener("toggle", () => softly(fill()), { once: true });
+      return box;
     }
-    const { settings } = await get(ofStream(stream.name), {}, this._page.signal);
-    return h(
-      "section",
-      { class: "panel empty" },
-      title,
-      h("p", {}, "Send the first record; it appears here at once. The model needs a few hundred records to learn what is usual."),
-      howToPost(stream, settings, this._page.status.needs_token),
-    );
+    return h("section", { class: "panel empty" }, title, await howToSend(stream, this._page));
   }
 
   _choose(range) {

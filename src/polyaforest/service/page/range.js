@@ -1,7 +1,7 @@
 // The time range of a screen: live (the last hours) or fixed.
 
 import { h } from "./dom.js";
-import { duration, now, span, usesUtc } from "./format.js";
+import { datedSpan, duration, now, usesUtc } from "./format.js";
 
 const PRESETS = { "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800, "30d": 2592000, all: null };
 const SHORTEST = 1; // seconds
@@ -190,7 +190,7 @@ export class RangeChooser {
   /** Update the displayed times of a live range. */
   tick() {
     const [from, to] = this._range.resolve(this._known());
-    this._words.textContent = `${span(from, to)} (${duration(to - from)})`;
+    this._words.textContent = `${datedSpan(from, to)} (${duration(to - from)})`;
     if (!this._custom.open) {
       this._from.value = written(from);
       this._to.value = written(to);

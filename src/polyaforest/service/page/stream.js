@@ -3,10 +3,11 @@
 import { get, ofStream, softly } from "./api.js";
 import { ChartStack } from "./charts.js";
 import { announce, h, name, throttled, visible } from "./dom.js";
-import { ago, bytes, count, moment, plural } from "./format.js";
+import { ago, asked, bytes, count, moment, plural } from "./format.js";
 import { drawStrip } from "./lanes.js";
-import { eventLink, eventRow, facts, howToPost, sentence, streamLink } from "./parts.js";
+import { eventLink, eventRow, facts, sentence, streamLink } from "./parts.js";
 import { RangeChooser, TimeRange, fitting } from "./range.js";
+import { howToSend } from "./sending.js";
 import { AnnotationPanel, MutePanel } from "./work.js";
 
 const MOST_POINTS = 1000;
@@ -259,10 +260,10 @@ export class StreamScreen {
   async _refresh() {
     const turn = ++this._turn;
     const { signal } = this._page;
-    const [start, end] = this._range.resolve(this._known);
+    const [start, end] = asked(...this._range.resolve(this._known));
     const width = this._stack.element.clientWidth || 800;
     const points = Math.max(200, Math.min(MOST_POINTS, Math.round(width)));
-    const place = { key: this._key, start: start.toFixed(3), end: this._range.isLive ? undefined : end.toFixed(3) };
+    const place = { key: this._key, start, end: this._range.isLive ? undefined : end };
     const incidents = get("incidents", { start: place.start, end: place.end, limit: 50 }, signal);
     softly(incidents.then((found) => turn === this._turn && this._showIncidents(found.incidents)));
     const [series, events, marks] = await Promise.all([
@@ -330,30 +331,21 @@ export class StreamScreen {
         "section",
         { class: "panel empty" },
         h("h2", {}, isNew ? "No records yet" : "No records in this range"),
-        isNew && this._about.accepts_records
-          ? this._howToPost()
+        isNew
+          ? this._howToSend()
           : h(
               "p",
               {},
-              isNew
-                ? `Records from ${visible(this._about.source)} appear here as they arrive.`
-                : `Records exist from ${moment(this._known.start)} to ${moment(this._known.end)}. `,
-              isNew
-                ? ""
-                : h(
-                    "button",
-                    { type: "button", onclick: () => this._choose(new TimeRange({ last: "all" })) },
-                    "Show all",
-                  ),
+              `Records exist from ${moment(this._known.start)} to ${moment(this._known.end)}. `,
+              h("button", { type: "button", onclick: () => this._choose(new TimeRange({ last: "all" })) }, "Show all"),
             ),
       ),
     );
   }
 
-  _howToPost() {
+  _howToSend() {
     const box = h("div", {});
-    const show = ({ settings }) => box.append(howToPost(this._about, settings, this._page.status.needs_token));
-    get(ofStream(this._stream), {}, this._page.signal).then(show, (problem) => this._fail(problem));
+    howToSend(this._about, this._page).then((how) => box.append(how), (problem) => this._fail(problem));
     return box;
   }
 
@@ -451,7 +443,7 @@ export class StreamScreen {
     if (start === null || end <= start) return;
     const series = await get(
       ofStream(this._stream, "series"),
-      { key: this._key, start: start.toFixed(3), end: (end + 0.001).toFixed(3), points: STRIP_CELLS },
+      { key: this._key, start: asked(start, end)[0], end: asked(start, end + 0.001)[1], points: STRIP_CELLS },
       this._page.signal,
     );
     const lane = {
