@@ -37,7 +37,7 @@ from polyaforest.forest.score_types import Score
 from polyaforest.forest.spec import Plan, Weighting, weighting_of_rows
 from polyaforest.forest.stream import WARM_UP, Rules, Stream
 from polyaforest.forest.stream_checks import check_samples
-from polyaforest.forest.stream_rows import begin_with
+from polyaforest.forest.stream_rows import begin_with, subtract
 from polyaforest.kernels.arrays import (
     EVERY,
     LEAST_LOG,
@@ -337,7 +337,7 @@ class StreamTwins:
     def subtract(self, place: int) -> None:
         """Subtract a point from trees that keep none: no box may change, or the call must fail."""
         x = self.world.rows[self.held[place]]
-        n = self.stream.subtract(x[None].copy(), None)
+        n = subtract(self.stream, x[None].copy(), None)
         assert n == all(is_spared(tree, *self.world.points(x[None])) for tree in self.trees)
         if n:
             self._leave(place)

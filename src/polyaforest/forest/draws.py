@@ -39,6 +39,8 @@ def are_lowest(seeds: Array, ids: Array, sizes: Array) -> Array:
 
 def cutoffs(seeds: Array, ids: Array, sizes: Array) -> Array:
     """Return for every seed the highest of the lowest priorities; NO_CUTOFF if there are fewer than its size."""
+    if (sizes > len(ids)).all():
+        return np.full(len(seeds), NO_CUTOFF)
     drawn, is_lowest = priorities(seeds, ids), are_lowest(seeds, ids, sizes)
     highest = np.where(is_lowest, drawn, np.uint64(0)).max(axis=1, initial=0)
     return np.where(is_lowest.sum(axis=1) == sizes, highest, NO_CUTOFF)

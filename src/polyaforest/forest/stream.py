@@ -235,13 +235,6 @@ class Stream:
         self._measure_penalties()
         self.is_dirty = False
 
-    def subtract(self, rows: Array, n_jobs: int | None) -> int:
-        """Subtract rows from a summary, all or none; return the first that cannot be subtracted, or their number."""
-        reduced, n = learn.subtract_rows(self.forest, self.points, rows, n_jobs)
-        if n == len(rows):
-            self.forest = reduced
-        return n
-
     def rebuild(self, n_jobs: int | None) -> None:
         """Weigh features by the points held, and grow all trees from scratch."""
         with all_or_nothing(self):
@@ -455,8 +448,6 @@ class Stream:
 
     def current_cutoffs(self) -> Array:
         """Return the highest priority in each full tree, else NO_CUTOFF."""
-        if not self.is_sampled:
-            return np.full(len(self.seeds), NO_CUTOFF)
         return draws.cutoffs(self.seeds, self.numbers[self.store.held], self.rules.sizes)
 
     # ---- capacity ---------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyaforest.forest import grow, imputation
+from polyaforest.forest import grow, imputation, learn
 from polyaforest.forest.draws import Draw
 from polyaforest.forest.point_store import Key, Labels
 from polyaforest.forest.spec import Plan, Weighting, unmeasured, weighting_of_rows
@@ -87,6 +87,14 @@ def amend(stream: Stream, first: int, values: Array, n_jobs: int | None) -> None
     with all_or_nothing(stream):
         stream.points = stream.points._replace(values=amended)
         stream.rebuild(n_jobs)
+
+
+def subtract(stream: Stream, rows: Array, n_jobs: int | None) -> int:
+    """Subtract rows from a summary, all or none; return the first that cannot be subtracted, or their number."""
+    reduced, n = learn.subtract_rows(stream.forest, stream.points, rows, n_jobs)
+    if n == len(rows):
+        stream.forest = reduced
+    return n
 
 
 def as_scored(stream: Stream, rows: Array, *, is_marginal: bool) -> Array:

@@ -255,7 +255,7 @@ class StreamModel(ForestModel):
             keys = [stream.store.held_keys[place] for place in places]
             stream.delete(held[places].tolist(), n_jobs)
         else:
-            n = stream.subtract(rows[numbers], n_jobs)
+            n = forests.stream_rows.subtract(stream, rows[numbers], n_jobs)
             if n < len(numbers):
                 raise ValueError(
                     f"row {numbers[n]} lies on the edge of a box, which cannot shrink without its points: set "

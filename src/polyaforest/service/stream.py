@@ -240,7 +240,7 @@ class ServedStream:
             lambda: deepcopy(self.template),
             change=lambda model: apply_settings(model, config),
             max_bytes=config.memory_mb * 2**20,
-            notify=self._notify,
+            notify=self.notify,
         ) as store:
             plan = plan_stream(self.name, self.config, store.notes)
             if plan.refused:
@@ -248,7 +248,7 @@ class ServedStream:
             if plan.reader is not None:
                 store.notes["reader"] = plan.reader
             self.template = new_detector(plan.running)
-            source = self._open_source()
+            source = self.inbox or _open_source(self.config)
             try:
                 if not store.notes:
                     self._begin_era()
@@ -258,13 +258,9 @@ class ServedStream:
                     source,
                     new_reader(self.config),
                     store,
+                    self,
                     where=self.source_name,
                     clocks=self.history.clocks,
-                    write=self._write,
-                    mark=self._mark,
-                    rewind=self._rewind,
-                    saved=self._shared.metrics.save.labels(self.name).observe,
-                    notify=self._notify,
                     mutes=self.mutes,
                 )
                 self._worker = worker
@@ -284,13 +280,6 @@ class ServedStream:
         self._era += 1
         with self.database.write() as file:
             file.execute("INSERT OR REPLACE INTO facts VALUES ('era', ?)", (str(self._era),))
-
-    def _open_source(self) -> Source:
-        if self.inbox is not None:
-            return self.inbox
-        if self.config.prometheus is not None:
-            return self.config.prometheus.open()
-        return open_source(self.config.source, follow=True)
 
     def _is_over(self) -> bool:
         """Return whether to pause scoring: the thread stops, or changed settings wait."""
@@ -377,14 +366,14 @@ class ServedStream:
             self.history.reload()
         repairs, self.database.repairs = self.database.repairs, []
         for repair in repairs:
-            self._notify(repair)
+            self.notify(repair)
         has_damage = self.history.has_damage or self.events.has_damage
         if has_damage:
             self.history.set_aside()
             self.events.set_aside()
         if repairs or has_damage:
             for report in self._damage.new():
-                self._notify(report)
+                self.notify(report)
 
     # ---- changed settings --------------------------------------------------------------------------------------------
 
@@ -414,7 +403,7 @@ class ServedStream:
             return False
         self._request = self._former = None
         self._use(former)
-        self._notify(f"the changed settings were not applied: {problem}")
+        self.notify(f"the changed settings were not applied: {problem}")
         request.answer.set_exception(problem)
         return True
 
@@ -426,7 +415,7 @@ class ServedStream:
         with self.database.write() as file:
             log(file, who, "settings", {"applied": plan.applied, "relearned": plan.relearned})
         self.notice = "; ".join(plan.words())
-        self._notify(self.notice)
+        self.notify(self.notice)
 
     def _begin_relearning(self, plan: StreamPlan, worker: Worker) -> None:
         """Start relearning if changed settings require it."""
@@ -469,12 +458,12 @@ class ServedStream:
         worker.note_settings(self.config.settings)
         worker.commit()
         self.notice = f"relearned its models from {relearning.n_learned:,} records of its history"
-        self._notify(self.notice)
+        self.notify(self.notice)
         self._is_starting_again = True
 
     # ---- results -----------------------------------------------------------------------------------------------------
 
-    def _write(self, batch: ResultBatch, records: Sequence[Record], judged: Judged[RecordResult]) -> None:
+    def write_batch(self, batch: ResultBatch, records: Sequence[Record], judged: Judged[RecordResult]) -> None:
         """Store and announce the results of a batch, and answer its clients."""
         with self._shared.metrics.batch.labels(self.name).time():
             self._read_fields(self._worker)
@@ -556,7 +545,7 @@ class ServedStream:
 
     # ---- saving ------------------------------------------------------------------------------------------------------
 
-    def _mark(self) -> dict[str, Any]:
+    def flush(self) -> dict[str, Any]:
         """Write the history to disk; return its state, to save with the models."""
         self.history.flush()
         self._expire_events()
@@ -570,7 +559,11 @@ class ServedStream:
             self.outbox.expire(file)
             self.mutes.expire(file, clock.time() - self.config.retention.age)
 
-    def _rewind(self, marks: dict[str, Any]) -> None:
+    def note_save(self, seconds: float) -> None:
+        """Measure the time that a save took."""
+        self._shared.metrics.save.labels(self.name).observe(seconds)
+
+    def rewind(self, marks: dict[str, Any]) -> None:
         """Rewind the history to the state saved with the models."""
         position = int(marks.get("position", 0))
         self.history.rewind(position)
@@ -578,13 +571,19 @@ class ServedStream:
         self.applied = int(marks.get("feedback", 0))
         self.undone = int(marks.get("undone", 0))
 
-    def _notify(self, message: str) -> None:
+    def notify(self, message: str) -> None:
+        """Log a message for operators."""
         _LOG.warning("stream %s: %s", self.name, printable(message))
 
 
 def _no_feedback(stream: ServedStream, worker: Worker) -> Callable[[str, Entry], None]:
     """Return a function that does nothing."""
     return lambda key, entry: None
+
+
+def _open_source(config: StreamConfig) -> Source:
+    """Open the source of a stream that has no inbox."""
+    return open_source(config.source, follow=True) if config.prometheus is None else config.prometheus.open()
 
 
 def _described(sample: ScoredRecord) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import isnan
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from polyaforest.detectors import SeriesMPF
 from polyaforest.explain import Explanation
@@ -33,7 +33,7 @@ from polyaforest.tables.rows import StreamRow
 from polyaforest.util.numbers import beside_band
 from polyaforest.util.text import label
 
-__all__ = ["RecordResult", "ResultBatch", "Worker"]
+__all__ = ["Outputs", "RecordResult", "ResultBatch", "Worker"]
 
 _SHARE_OF_SAVING = 10  # the pause between two saves is at least this many times the duration of the last
 
@@ -63,6 +63,30 @@ class ResultBatch(NamedTuple):
     position: int
 
 
+class Outputs(Protocol):
+    """Where the worker of a stream writes: history, events and the clients that wait."""
+
+    def write_batch(self, batch: ResultBatch, records: Sequence[Record], judged: Judged[RecordResult]) -> None:
+        """Write the results of a batch of records; `judged` says which of them are rejected."""
+        ...
+
+    def flush(self) -> dict[str, Any]:
+        """Write the history to disk; return its state, to save with the models."""
+        ...
+
+    def rewind(self, marks: dict[str, Any]) -> None:
+        """Rewind the history to the state saved with the models."""
+        ...
+
+    def note_save(self, seconds: float) -> None:
+        """Measure the time that a save took."""
+        ...
+
+    def notify(self, message: str) -> None:
+        """Log a message for operators."""
+        ...
+
+
 class Worker(Loop[RecordResult]):
     """Scores the records of a stream and passes on the results.
 
@@ -71,17 +95,10 @@ class Worker(Loop[RecordResult]):
     name : str
         Name of the stream.
     config : StreamConfig
-    source, reader, store, where, notify
+    source, reader, store, where
         As in `Loop`.
+    outputs : Outputs
     clocks : Clocks
-    write : callable
-        Takes the results of a batch, its records, and which of them are rejected.
-    mark : callable
-        Writes the history to disk and returns its state, to save with the models.
-    rewind : callable
-        Rewinds the history to the state saved with the models.
-    saved : callable
-        Takes the seconds that a save took.
     mutes : Mutes, optional
         Rules that operators have added.
     """
@@ -95,14 +112,10 @@ class Worker(Loop[RecordResult]):
         source: Source,
         reader: RecordReader,
         store: Store,
+        outputs: Outputs,
         *,
         where: str,
         clocks: Clocks,
-        write: Callable[[ResultBatch, Sequence[Record], Judged[RecordResult]], None],
-        mark: Callable[[], dict[str, Any]],
-        rewind: Callable[[dict[str, Any]], None],
-        saved: Callable[[float], None],
-        notify: Callable[[str], None],
         mutes: Mutes | None = None,
     ) -> None:
         self._mutes = mutes
@@ -116,11 +129,11 @@ class Worker(Loop[RecordResult]):
             finds_series=config.finds_series,
             drift=config.monitor,
             cadence=cadence,
-            notify=notify,
+            notify=outputs.notify,
         )
         self._name, self.config, self._clocks = name, config, clocks
         self._maintenance = MaintenanceWindows(config.maintenance)
-        self._write_batch, self._mark, self._take_back, self._saved = write, mark, rewind, saved
+        self._outputs = outputs
         self.known: list[KnownNormal] = []  # events of series labelled as normal
         self.position = 0  # number of records
 
@@ -131,7 +144,7 @@ class Worker(Loop[RecordResult]):
         if isinstance(self.source, Inbox):
             self.source.trim(self.source.position)
         seconds = clock.monotonic() - start
-        self._saved(seconds)
+        self._outputs.note_save(seconds)
         pause = _SHARE_OF_SAVING * seconds
         is_long = pause > self.config.save_every  # with many models; no data is lost by saving less often
         self._cadence = Cadence(2**62, pause) if is_long else self._usual_cadence
@@ -330,15 +343,15 @@ class Worker(Loop[RecordResult]):
             batch.changes.extend(change._replace(position=position) for change in result.changes)
             batch.open_events[key] = result.open_events
         self.position = position
-        self._write_batch(batch._replace(position=position), records, judged)
+        self._outputs.write_batch(batch._replace(position=position), records, judged)
 
     def _marks(self) -> dict[str, Any]:
-        return {"history": {**self._mark(), "position": self.position}}
+        return {"history": {**self._outputs.flush(), "position": self.position}}
 
     def _rewind(self, notes: dict[str, Any]) -> None:
         marks = notes.get("history", {})
         self.position = int(marks.get("position", 0))
-        self._take_back(marks)
+        self._outputs.rewind(marks)
 
 
 def _by_field(names: Sequence[str], band: Band | None) -> dict[str, dict[str, float]] | None:
