@@ -24,7 +24,6 @@ __all__ = [
     "numbers",
     "seconds_of_day",
     "texts",
-    "whole",
     "without",
 ]
 
@@ -87,16 +86,12 @@ def category_texts(cells: pl.Series) -> pl.Series:
     return text.set(text.str.to_lowercase().is_in(NO_CATEGORY).fill_null(value=False), None)
 
 
-def whole(cells: pl.Series) -> pl.Series:
-    """Write codes as whole numbers: 1.0, as beside missing values, is 1."""
-    return cells.str.replace(r"^(-?[0-9]+)\.0+$", "${1}") if cells.dtype == pl.String else cells
-
-
 def categories(cells: pl.Series) -> tuple[Floats, dict[float, str]]:
     """Return the codes of categories, NaN for missing ones, and the text of each code."""
     if cells.dtype != pl.String:
         return encode(cells.to_list())
-    text = category_texts(cells)
+    # a file with gaps writes the codes 1 of another as 1.0
+    text = category_texts(cells).str.replace(r"^(-?[0-9]+)\.0$", "${1}")
     texts = {code_of(word): word for word in text.drop_nulls().unique().to_list()}
     if not texts:
         return np.full(len(cells), np.nan), {}

@@ -85,7 +85,6 @@ class ReadPlan:
     sentinels: dict[str, tuple[float, ...]] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     flags: frozenset[str] = frozenset()
-    codes: frozenset[str] = frozenset()
     drops_blank_rows: bool = False
 
     @property
@@ -234,8 +233,7 @@ def plan_columns(
         roles.keys,
     )
     flags = frozenset(name for name in chosen if frame[name].dtype == pl.Boolean)
-    codes = frozenset(name for name in chosen if read[name].is_code or read[name].is_bit)
-    return ReadPlan(plan, clock, notations, interpretations, sentinels, missing.texts, flags, codes, columns is None)
+    return ReadPlan(plan, clock, notations, interpretations, sentinels, missing.texts, flags, columns is None)
 
 
 def check_share(n_bad: int, n: int, first: Sequence[Rejected], where: str) -> None:
