@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+from effort import mostly_slow
 from forests import made, some_trees, with_trees
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import NotFittedError
@@ -435,10 +436,9 @@ TABLES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.statistical
-@pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("detector", [StreamingMPF, BatchMPF])
+@pytest.mark.parametrize("kind", mostly_slow(list(TABLES)))
 def test_p_values_hold_in_the_far_tail(detector, kind):
     """Rates at 0.1, 0.01 and 0.002 over tables of 1,000 rows exceed these by at most four standard errors.
 

@@ -99,6 +99,7 @@ FILES = {
         )
         for name, values in (
             ("day", [f"{START + timedelta(days=i):%Y%m%d}" for i in range(N)]),
+            ("ts", hourly("%Y%m%d%H%M%S")),
             ("yyyymm", months("%Y%m")),
             ("Year", range(1624, 1624 + N)),
         )
@@ -131,6 +132,10 @@ FILES = {
             "Interpreted: Date, Time: 10/03/2004 and 18.00.00 as 2004-03-10 18:00:00 (day-first). "
             "Override with --dates, --time.",
         ],
+    ),
+    "dates as in headers of mails": (
+        csv_of(";", sent=hourly("%a, %d %b %Y %H:%M:%S GMT"), level=LEVELS, other=OTHERS),
+        [f"{USED} (2 of 3 columns).", "Times from sent."],
     ),
     "a date and an evening": (
         csv_of(";", day=hourly("%Y-%m-%d"), start_time=hourly("%I:%M %p"), level=LEVELS, other=OTHERS),
@@ -254,6 +259,13 @@ FILES = {
     "names and rows in JSON": (
         json.dumps({"columns": ["level", "other"], "data": list(zip(LEVELS, OTHERS, strict=True))}, indent=1),
         [f"{USED} (2 of 2 columns).", "Interpreted: arrays 'columns' and 'data' as the table. Override with --format."],
+    ),
+    "a JSON array in objects": (
+        json.dumps(
+            {"data": {"n": N, "items": [{"level": a, "other": b} for a, b in zip(LEVELS, OTHERS, strict=True)]}},
+            indent=1,
+        ),
+        [f"{USED} (2 of 2 columns).", "Interpreted: array 'data.items' as the table. Override with --format."],
     ),
     "columns in JSON": (
         json.dumps({"level": dict(enumerate(LEVELS)), "other": dict(enumerate(OTHERS))}, indent=1),
@@ -398,6 +410,13 @@ def test_refuses_text_that_is_not_a_table(saved):
     table = open_table([saved(late)])
     with pytest.raises(BadInput, match="does not read as a table"):
         gather(table.chunks())
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_text_in_another_encoding_says_how_to_convert_it(saved, share):
+    content = csv_of(level=LEVELS, town=sometimes(["Bonn"] * N, "Köln", share))
+    with pytest.raises(BadInput, match=r"not UTF-8\. Content: .* Convert the file first, for example: iconv"):
+        everything(saved(content.encode("latin1")))
 
 
 def test_a_few_bad_rows_do_not_make_a_table_unreadable(saved):

@@ -17,6 +17,7 @@ from .reading import Interpretation
 __all__ = [
     "LATER_ROWS",
     "MORE_BLOCKS",
+    "NOT_UTF8",
     "BlockReader",
     "Rejected",
     "RowBatch",
@@ -36,6 +37,7 @@ LATER_ROWS = 1_000  # of each part, if rows can be addressed
 MORE_BLOCKS = 8  # of a pipe or a compressed file, if columns are empty in the first rows
 _GLIMPSED = 100  # cells
 _SHORT = 120
+NOT_UTF8 = "not UTF-8"  # why a row is rejected
 
 
 class Rejected(NamedTuple):

@@ -24,7 +24,6 @@ __all__ = [
     "numbers",
     "seconds_of_day",
     "texts",
-    "whole",
     "without",
 ]
 
@@ -87,16 +86,12 @@ def category_texts(cells: pl.Series) -> pl.Series:
     return text.set(text.str.to_lowercase().is_in(NO_CATEGORY).fill_null(value=False), None)
 
 
-def whole(cells: pl.Series) -> pl.Series:
-    """Write codes as whole numbers: 1.0, as beside missing values, is 1."""
-    return cells.str.replace(r"^(-?[0-9]+)\.0+$", "${1}") if cells.dtype == pl.String else cells
-
-
 def categories(cells: pl.Series) -> tuple[Floats, dict[float, str]]:
     """Return the codes of categories, NaN for missing ones, and the text of each code."""
     if cells.dtype != pl.String:
         return encode(cells.to_list())
-    text = category_texts(cells)
+    # a file with gaps writes the codes 1 of another as 1.0
+    text = category_texts(cells).str.replace(r"^(-?[0-9]+)\.0$", "${1}")
     texts = {code_of(word): word for word in text.drop_nulls().unique().to_list()}
     if not texts:
         return np.full(len(cells), np.nan), {}
@@ -169,27 +164,25 @@ def seconds_of_day(cells: pl.Series) -> Floats:
 
 
 def calendar_seconds(values: Floats) -> Floats:
-    """Return seconds since 1970 of days, months and years such as 20120301, 201203 and 2012; NaN for other numbers."""
-    is_date = (values >= 1000) & (values < 1e8)
+    """Return seconds since 1970 of numbers such as 20120301, 201203, 2012 and 20120301180000; NaN for others."""
+    is_date = (values >= 1000) & (values < 1e14)
     whole = np.where(is_date, values, 1).astype(np.int64)
-    n_parts = np.select([whole >= 10_000_000, (whole >= 100_000) & (whole < 1_000_000), whole < 10_000], [3, 2, 1], 0)
-    year = np.select([n_parts == 3, n_parts == 2], [whole // 10_000, whole // 100], whole)
-    month = np.select([n_parts == 3, n_parts == 2], [whole // 100 % 100, whole % 100], 1)
-    day = np.where(n_parts == 3, whole % 100, 1)
-    is_valid = (
-        is_date
-        & (whole == values)
-        & (n_parts > 0)
-        & (year >= 1000)
-        & (year < 2200)
-        & (month >= 1)
-        & (month <= 12)
-        & (day >= 1)
-    )
-    months = (np.where(is_valid, year - 1970, 0) * 12 + np.where(is_valid, month - 1, 0)).astype("M8[M]")
-    days = months.astype("M8[D]") + (np.where(is_valid, day, 1) - 1).astype("m8[D]")
-    is_valid &= days.astype("M8[M]") == months
-    return np.asarray(np.where(is_valid, days.astype(np.int64) * 86_400.0, np.nan))
+    is_date &= whole == values
+    size = np.log10(whole).astype(np.int64)
+    with_clock = np.isin(size, [11, 13])  # hours and minutes, and seconds
+    clock = np.where(with_clock, np.where(size == 13, whole % 1_000_000, whole % 10_000 * 100), 0)
+    whole = np.where(with_clock, np.where(size == 13, whole // 1_000_000, whole // 10_000), whole)
+    size = np.where(with_clock, 7, size)
+    is_date &= np.isin(size, [3, 5, 7])
+    whole = whole * np.select([size == 3, size == 5], [10_000, 100], 1) + np.select([size == 3, size == 5], [101, 1], 0)
+    year, month, day = whole // 10_000, whole // 100 % 100, whole % 100
+    hour, minute, second = clock // 10_000, clock // 100 % 100, clock % 100
+    is_date &= (year >= 1000) & (year < 2200) & (month >= 1) & (month <= 12) & (day >= 1)
+    is_date &= (hour < 24) & (minute < 60) & (second < 60)
+    months = (np.where(is_date, year - 1970, 0) * 12 + np.where(is_date, month - 1, 0)).astype("M8[M]")
+    days = months.astype("M8[D]") + (np.where(is_date, day, 1) - 1).astype("m8[D]")
+    is_date &= days.astype("M8[M]") == months
+    return np.asarray(np.where(is_date, days.astype(np.int64) * 86_400.0 + 3600 * hour + 60 * minute + second, np.nan))
 
 
 def without(cells: pl.Series, missing: tuple[str, ...]) -> pl.Series:

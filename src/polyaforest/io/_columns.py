@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ._batches import Rejected, TableSample, shortened
+from ._batches import NOT_UTF8, Rejected, TableSample, shortened
 from ._cells import Clock, category_texts, seconds_of_day, without
 from ._conventions import is_moment_since_1970, looks_like_time
 from ._names import is_hour_name, is_usual_time_name
@@ -85,7 +85,6 @@ class ReadPlan:
     sentinels: dict[str, tuple[float, ...]] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     flags: frozenset[str] = frozenset()
-    codes: frozenset[str] = frozenset()
     drops_blank_rows: bool = False
 
     @property
@@ -234,8 +233,7 @@ def plan_columns(
         roles.keys,
     )
     flags = frozenset(name for name in chosen if frame[name].dtype == pl.Boolean)
-    codes = frozenset(name for name in chosen if read[name].is_code or read[name].is_bit)
-    return ReadPlan(plan, clock, notations, interpretations, sentinels, missing.texts, flags, codes, columns is None)
+    return ReadPlan(plan, clock, notations, interpretations, sentinels, missing.texts, flags, columns is None)
 
 
 def check_share(n_bad: int, n: int, first: Sequence[Rejected], where: str) -> None:
@@ -246,8 +244,13 @@ def check_share(n_bad: int, n: int, first: Sequence[Rejected], where: str) -> No
     raise BadInput(
         f"{where} does not read as a table: {n_bad:,} of its first {n:,} rows are invalid. Row {bad.number}: "
         f"{bad.reason}. Content: {bad.text}. "
-        "Choose another --format or --delimiter, or leave out columns with --ignore."
+        f"{_remedy(bad, 'Choose another --format or --delimiter, or leave out columns with --ignore.')}"
     )
+
+
+def _remedy(bad: Rejected, other: str = "") -> str:
+    """Return what to do about an invalid row."""
+    return "Convert the file first, for example: iconv -f LATIN1 -t UTF-8 FILE" if bad.reason == NOT_UTF8 else other
 
 
 def _split_names(names: str | None, known: Sequence[str]) -> list[str]:
@@ -402,7 +405,8 @@ def _no_rows(sample: TableSample, where: str) -> BadInput:
     if not faults:
         return BadInput(f"{where} has a header but no rows.")
     first = faults[0]
-    return BadInput(f"{where} has no valid row. Row {first.number}: {first.reason}. Content: {first.text}")
+    words = f"{where} has no valid row. Row {first.number}: {first.reason}. Content: {first.text}"
+    return BadInput(f"{words}. {_remedy(first)}" if _remedy(first) else words)
 
 
 def _reason(read: SampleColumn, sample: TableSample, *, finds: bool, has_names: bool) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ._batches import BlockReader, Rejected, RowBatch, TableSample, sample_of, shortened
+from ._batches import NOT_UTF8, BlockReader, Rejected, RowBatch, TableSample, sample_of, shortened
 from ._headers import is_data, names_of
 from .blocks import BLOCK_BYTES, OpenedInput, after_last_line
 from .errors import BadInput
@@ -308,7 +308,7 @@ class CsvReader(BlockReader):
             return "contains NUL bytes"
         text = _decoded(record)
         if text is None:
-            return "not UTF-8"
+            return NOT_UTF8
         try:
             return next(csv.reader((text.removesuffix("\r"),), delimiter=self.delimiter, strict=True), [""]) or [""]
         except csv.Error as error:

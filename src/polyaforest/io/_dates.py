@@ -19,11 +19,12 @@ Integers = NDArray[np.int64]
 
 _PIVOT = 69  # two-digit years from here on are 19xx, as in POSIX
 _WORD = "[A-Za-z]{3,9}"
+_WEEKDAY = "(?:(?i:mon|tue|wed|thu|fri|sat|sun)[a-z]*,? )?"
 _PARTS = ("first", "mark", "second", "year", "hour", "minute", "second_", "fraction", "half", "zone")
 _PATTERN = (
-    rf"^([0-9]{{1,2}}|{_WORD})([/.\- ])\s?([0-9]{{1,2}}|{_WORD})(?:[/.\-]|,? )\s?([0-9]{{4}}|[0-9]{{2}})"
+    rf"^{_WEEKDAY}([0-9]{{1,2}}|{_WORD})([/.\- ])\s?([0-9]{{1,2}}|{_WORD})(?:[/.\-]|,? )\s?([0-9]{{4}}|[0-9]{{2}})"
     r"(?:(?:,? +|T|:)([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})([.,][0-9]+)?)?(?: ?([AaPp])\.?[Mm]\.?)?)?"
-    r" ?(Z|UTC|[+\-][0-9]{2}:?[0-9]{2})?$"
+    r" ?(Z|UTC|GMT|[+\-][0-9]{2}:?[0-9]{2})?$"
 )
 
 

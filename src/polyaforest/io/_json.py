@@ -18,6 +18,8 @@ from .reading import Interpretation
 
 __all__ = ["JsonReader", "is_json_document"]
 
+_DEEPEST = 4  # levels of objects in which an array of rows is sought
+
 
 def is_json_document(start: bytes, has_name: bool) -> bool:
     """Return whether a file with these first bytes is one JSON document rather than an object per line.
@@ -86,8 +88,7 @@ def _objects_in(document: Any, name: str) -> tuple[list[Any], list[Interpretatio
         return _checked(document, name), []
     if not isinstance(document, dict):
         raise BadInput(f"{name} holds {shortened(str(document))}. It needs a JSON array of objects.")
-    arrays = {key: value for key, value in document.items() if isinstance(value, list)}
-    of_objects = [key for key, value in arrays.items() if value and all(isinstance(row, dict) for row in value)]
+    arrays, of_objects = _arrays_in(document)
     if len(of_objects) == 1:
         [key] = of_objects
         return arrays[key], [Interpretation(f"array '{shortened(key)}' as the table", ("--format",))]
@@ -103,6 +104,19 @@ def _objects_in(document: Any, name: str) -> tuple[list[Any], list[Interpretatio
     if arrays or any(isinstance(value, dict) for value in document.values()):
         raise BadInput(f"{name} holds no array of objects. Convert it to one, or to one object per line.")
     return [document], []
+
+
+def _arrays_in(document: dict[str, Any]) -> tuple[dict[str, list[Any]], list[str]]:
+    """Return the arrays of an object, and which are of objects; if none is, those of the objects that it holds."""
+    level = document
+    for _ in range(_DEEPEST):
+        arrays = {key: value for key, value in level.items() if isinstance(value, list)}
+        of_objects = [key for key, value in arrays.items() if value and all(isinstance(row, dict) for row in value)]
+        if of_objects:
+            return arrays, of_objects
+        inner = {key: value for key, value in level.items() if isinstance(value, dict)}
+        level = {f"{key}.{name}": value for key, part in inner.items() for name, value in part.items()}
+    return {key: value for key, value in document.items() if isinstance(value, list)}, []
 
 
 def _checked(rows: list[Any], name: str) -> list[Any]:

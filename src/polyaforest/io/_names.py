@@ -36,7 +36,7 @@ _IDS = frozenset({
     "code", "ean", "fips", "geoid", "gtin", "guid", "iban", "id", "ids", "isbn", "objectid", "phone", "pid", "plz",
     "postcode", "sku", "ssn", "status", "uid", "userid", "uuid", "zip", "zipcode",
 })  # fmt: skip
-_WHOLE_IDS = frozenset({"idx", "index", "key", "row", "user"})  # if the name is nothing else
+_WHOLE_IDS = frozenset({"idx", "index", "key", "row"})  # if the name is nothing else
 _NUMBERS = frozenset({"no", "nr", "number", "num"})
 _NUMBERED = frozenset({
     "account", "card", "case", "cc", "customer", "invoice", "license", "order", "part", "phone", "policy", "receipt",

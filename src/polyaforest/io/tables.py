@@ -23,7 +23,7 @@ from polyaforest.util.schema import MOST_COPIES
 
 from ._batches import Rejected, RowBatch, TableReader, shortened
 from ._cells import categories as categories_of
-from ._cells import numbers, seconds_of_day, texts, whole, without
+from ._cells import numbers, seconds_of_day, texts, without
 from ._columns import ReadPlan, Roles, TableColumns, check_share, plan_columns
 from ._csv import CsvReader
 from ._database import SQLITE, open_database, open_sqlite
@@ -201,7 +201,7 @@ class Table:
         known: dict[float, str] = {}
         for at, name in enumerate(columns.used):
             if name in columns.categories:
-                rows[:, at], own = categories_of(whole(frame[name]) if name in self._plan.codes else frame[name])
+                rows[:, at], own = categories_of(frame[name])
                 known |= own
                 continue
             rows[:, at], unread = numbers(frame[name], self._plan.notations.get(name))
