@@ -39,6 +39,7 @@ KEYS = ("part", "case")
 PARTS = ("batches", "single", "feed", "memory", "metrics")
 FIELDS, BATCH = 10, 1000
 CONNECTIONS = 64  # of those who post single records
+LONGEST_START = 120.0  # seconds for all readers to connect
 HEAD = (
     b"POST /api/v1/streams/load/records HTTP/1.1\r\nHost: localhost\r\n"
     b"Content-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n"
@@ -47,6 +48,7 @@ ADDRESS = re.compile(r"at (http://[^ ]+)")
 CONFIG = """
 [server]
 requests_per_second = 100000
+feeds_per_address = 1000
 
 [streams.load]
 time = "time"
@@ -58,6 +60,7 @@ by = "key"
 METRICS = """
 [server]
 requests_per_second = 100000
+feeds_per_address = 1000
 
 [streams.load]
 source = "remote-write"
@@ -257,7 +260,10 @@ def listening(server: Server, n: int) -> Iterator[list[int]]:
         yield counts
         return
     with reading(server.url, n, counts):
+        end = time.monotonic() + LONGEST_START
         while server.client.get("/metrics").text.find(f"polyaforest_feed_readers {n + 1:.1f}") < 0:
+            if time.monotonic() > end:
+                raise RuntimeError("some readers of the feed were rejected")
             time.sleep(0.1)
         yield counts
 

@@ -304,7 +304,7 @@ export class Overview {
     const where = keys ? ` on ${plural(keys, "key")}` : "";
     const nRecords = this._status.streams.reduce((sum, { n_records: n }) => sum + n, 0);
     const broken = this._status.streams.filter(({ error }) => error);
-    this.element.classList.toggle("is-alarmed", open.length > 0);
+    this.element.classList.toggle("is-alarmed", open.length > 0 || nHidden > 0);
     if (broken.length)
       this._headline.textContent = `${visible(broken[0].name)} is not running: ${visible(broken[0].error)}`;
     else if (!nRecords) this._headline.textContent = "Waiting for the first record";
