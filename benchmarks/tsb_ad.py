@@ -42,26 +42,26 @@ def live(values: Array) -> Array:
 
 
 def whole_file(values: Array) -> Array:
-    """Learn all readings, then score them."""
+    """Learn all readings, then score each by those on both sides."""
     return -SeriesMPF(StreamingMPF(random_state=SEED)).fit(values).score_samples(values, standalone=True)
 
 
-def live_with_short_memory(values: Array) -> Array:
-    """Score each reading by its context window and by the last eight readings, then learn it."""
-    return -SeriesMPF(StreamingMPF(random_state=SEED), short_memory=True).score_then_learn(values)
+def contexts_live(values: Array) -> Array:
+    """Score each reading by its context window alone, then learn it."""
+    return -SeriesMPF(StreamingMPF(random_state=SEED), short_memory=False).score_then_learn(values)
 
 
-def both_sides(values: Array) -> Array:
-    """Learn all readings, then score each by those on both sides."""
-    series = SeriesMPF(StreamingMPF(random_state=SEED), short_memory=True).fit(values)
+def contexts_in_file(values: Array) -> Array:
+    """Learn all readings, then score each by its context window alone."""
+    series = SeriesMPF(StreamingMPF(random_state=SEED), short_memory=False).fit(values)
     return -series.score_samples(values, standalone=True)
 
 
 MODES: dict[str, Callable[[Array], Array]] = {
     "polyaforest, live": live,
     "polyaforest, file": whole_file,
-    "polyaforest, short memory, live": live_with_short_memory,
-    "polyaforest, short memory, file": both_sides,
+    "polyaforest, context windows, live": contexts_live,
+    "polyaforest, context windows, file": contexts_in_file,
 }
 
 

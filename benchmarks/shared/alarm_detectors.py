@@ -42,15 +42,15 @@ def series_mpf(values: Array) -> Verdicts:
     return Verdicts(-found.scores, found.is_anomaly)
 
 
-def short_memory(values: Array) -> Verdicts:
-    """Run `SeriesMPF(short_memory=True)` as a stream."""
-    found = SeriesMPF(StreamingMPF(random_state=SEED), short_memory=True).detect_then_learn(values)
+def context_windows(values: Array) -> Verdicts:
+    """Run `SeriesMPF(short_memory=False)` as a stream."""
+    found = SeriesMPF(StreamingMPF(random_state=SEED), short_memory=False).detect_then_learn(values)
     return Verdicts(-found.scores, found.is_anomaly)
 
 
 def both_sides(values: Array) -> Verdicts:
-    """Run `SeriesMPF(short_memory=True)` on the whole file, so that readings are judged by both sides."""
-    series = SeriesMPF(StreamingMPF(random_state=SEED), short_memory=True).fit(values)
+    """Run `SeriesMPF()` on the whole file, as `polyaforest detect` does, so that readings are judged by both sides."""
+    series = SeriesMPF(StreamingMPF(random_state=SEED)).fit(values)
     found = series.detect(values, standalone=True)
     return Verdicts(-found.scores, found.is_anomaly)
 
@@ -125,12 +125,12 @@ def seasonal_naive(channel: Array) -> Array:
     return robust_z(differences)
 
 
-OURS, SHORT, FILE = "polyaforest", "polyaforest, short memory", "polyaforest, short memory, file"
-OWN_ALARMS = (OURS, SHORT, FILE)
+OURS, FILE, CONTEXTS = "polyaforest", "polyaforest, file", "polyaforest, context windows"
+OWN_ALARMS = (OURS, FILE, CONTEXTS)
 DETECTORS: dict[str, Detector] = {
     OURS: series_mpf,
-    SHORT: short_memory,
     FILE: both_sides,
+    CONTEXTS: context_windows,
     "krcf": scores_of(krcf),
     "rcf3": scores_of(rcf3),
     "rolling robust z": highest(robust_z),
