@@ -31,7 +31,7 @@ from benchmarks.shared.results import read, write
 
 PARTS = ("memory", "throughput", "growth", "gaps")  # memory first, while the process is fresh
 FEATURES = 10
-TREES = 100
+TREES, FEW_TREES = 100, 32
 HUNDRED = 100  # rows come by the hundred, because each hundred has one planted anomaly
 LIMIT = 4.0  # Half-Space Trees need the range of the data
 MOST_ROWS = 20_000
@@ -206,6 +206,18 @@ class Rcf3(RandomCutForest):
         return self.library.Forest(**shape, num_trees=TREES, capacity=self.window, seed=0, **options)
 
 
+class OnlineTrees(Detector):
+    """Online Isolation Forest (Leveni et al., 2024) in Rust, with its default number of trees."""
+
+    module = "rcf3"
+    holds = "counts of the last points"
+
+    def __init__(self, window: int, n_features: int = FEATURES) -> None:
+        super().__init__(window, n_features)
+        forest = self.library.OnlineIForest(n_features, num_trees=FEW_TREES, window_size=window, seed=0)
+        self.score, self.learn = forest.score, forest.update
+
+
 class Rrcf(Detector):
     """The random cut forest in Python. Only a point that is in a tree has a score there, so it learns first."""
 
@@ -230,6 +242,25 @@ class Rrcf(Detector):
     def step(self, row: np.ndarray) -> float:
         self.learn(row)
         return self.score(row)
+
+
+class OursInRiver(Detector):
+    """StreamingMPF behind river's interface: `score_one`, then `learn_one`."""
+
+    module = "polyaforest.adapters.river"
+    holds = Ours.holds
+
+    def __init__(self, window: int, n_features: int = FEATURES) -> None:
+        super().__init__(window, n_features)
+        forest = self.library.StreamingMPF(window=window, n_estimators=TREES, seed=0)
+        self.score, self.learn = forest.score_one, forest.learn_one
+
+    def prepare(self, rows: np.ndarray) -> Sequence[dict[int, float]]:
+        return [dict(enumerate(row)) for row in rows.tolist()]
+
+    def warm(self, rows: np.ndarray) -> None:
+        super().warm(rows)
+        self.run(self.prepare(rows[-HUNDRED:]))  # compiles
 
 
 class RiverTrees(Detector):
@@ -272,6 +303,8 @@ METHODS: dict[str, Callable[[int], Detector]] = {
     OURS: Ours,
     "polyaforest, 1,000 rows a call, 2 threads": partial(Ours, n_jobs=2),
     OURS_BY_ROW: partial(Ours, rows_a_call=1),
+    "polyaforest, 32 trees, one row a call": partial(Ours, rows_a_call=1, n_estimators=FEW_TREES),
+    "polyaforest in river, one row a call": OursInRiver,
     ALL_POINTS: partial(Ours, all_points=True),
     "polyaforest, all points, 1,000 rows a call, 2 threads": partial(Ours, n_jobs=2, all_points=True),
     ALL_POINTS_BY_ROW: partial(Ours, rows_a_call=1, all_points=True),
@@ -279,6 +312,7 @@ METHODS: dict[str, Callable[[int], Detector]] = {
     "krcf, its default sample": partial(Krcf, sample=True),
     "rcf3": Rcf3,
     "rcf3, its default sample": partial(Rcf3, sample=True),
+    "rcf3 OnlineIForest, 32 trees": OnlineTrees,
     "rrcf": Rrcf,
     "river HalfSpaceTrees, height 8": RiverTrees,
     "PySAD HalfSpaceTrees, depth 8": partial(PysadTrees, depth=8),

@@ -25,10 +25,8 @@ from polyaforest.cli._imports import defer_slow_imports
 from polyaforest.cli._screen import escaped_output
 from polyaforest.util.text import printable, printable_lines
 
-try:
+if sys.platform != "win32":
     import resource
-except ImportError:  # not on Windows
-    resource = None  # type: ignore[assignment]
 
 FOUND, USAGE, BAD_INPUT, DEFECT, INTERRUPTED = 1, 2, 3, 70, 130
 _M_ARENA_MAX = -8  # of glibc's malloc.h
@@ -177,7 +175,7 @@ def _is_user_error(problem: Exception) -> bool:
 
 def _spare_address_space() -> None:
     """Keep glibc from reserving 64 MB per thread where address space is limited, as by ``ulimit -v``."""
-    if resource is None or resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+    if sys.platform == "win32" or resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         return
     import ctypes
 
@@ -202,13 +200,13 @@ def _out_of_memory(problem: Exception) -> str:
 
 def _memory_in_use() -> str:
     """Describe the memory in use and its limit, if the system reports them."""
-    if resource is None:
-        return ""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    limits = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
-    allowed = [limit for limit in limits if limit != resource.RLIM_INFINITY]
-    limit = f", of {min(allowed) / 1e9:.1f} GB of address space allowed" if allowed else ""
-    return f", with {most / 1e9:.1f} GB in use{limit}"
+    if sys.platform != "win32":
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        limits = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+        allowed = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+        limit = f", of {min(allowed) / 1e9:.1f} GB of address space allowed" if allowed else ""
+        return f", with {most / 1e9:.1f} GB in use{limit}"
+    return ""
 
 
 def _report(message: str, code: int) -> int:

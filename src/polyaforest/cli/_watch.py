@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from polyaforest.cli import _options as options
 from polyaforest.cli._screen import CLEAR_LINE
 from polyaforest.settings.stream import Effect, StreamSettings, flat_settings, option_of
+from polyaforest.util.system import HANGUP
 
 if TYPE_CHECKING:
     from polyaforest.io.records import RecordReader
@@ -340,12 +341,12 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
 
     def note(number: int, _: object) -> None:
         received.append(number)
-        if number != signal.SIGHUP and len(received) - received.count(signal.SIGHUP) > 1:
+        if number != HANGUP and sum(other != HANGUP for other in received) > 1:
             raise KeyboardInterrupt
 
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it is ignored
-        numbers.append(signal.SIGHUP)
+    if HANGUP is not None and signal.getsignal(HANGUP) is not signal.SIG_IGN:  # under nohup it is ignored
+        numbers.append(HANGUP)
     before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield lambda: bool(received)

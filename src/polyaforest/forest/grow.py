@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 
 from polyaforest.forest.spec import Plan
@@ -11,6 +9,7 @@ from polyaforest.kernels import cuts, mondrian_process, mondrian_tree
 from polyaforest.kernels.arrays import NONE, Array, Forest, new_forest, node_bytes, stack, trim
 from polyaforest.kernels.rng import seed_states
 from polyaforest.util.parallel import is_worth_threads, run, tree_spans
+from polyaforest.util.system import physical_memory
 
 _FIRST_CAPACITY = 4096  # node slots of the first attempt at a tree
 SPARE_NODES = 2  # node slots that a tree needs temporarily while it changes
@@ -133,9 +132,8 @@ def memory_needed(plan: Plan, n_nodes: int, *, boxed: bool) -> int:
 
 def memory_limit() -> float:
     """Return the bytes that a forest may take: 80 % of the machine's memory if its size is known, else infinity."""
-    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
-        return float("inf")
-    return 0.8 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size = physical_memory()
+    return float("inf") if size is None else 0.8 * size
 
 
 def check_table_fits_memory(n_rows: int, n_features: int) -> None:

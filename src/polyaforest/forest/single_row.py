@@ -71,6 +71,11 @@ class SingleRow:
         other._take(self.values)
         return other
 
+    def cleared(self) -> SingleRow:
+        """Return this row without its values."""
+        self.values[:] = 0.0
+        return self
+
     @property
     def _is_current(self) -> bool:
         stream = self._of

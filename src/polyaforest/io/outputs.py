@@ -11,6 +11,7 @@ from typing import IO, Any, TypeAlias
 
 from polyaforest.io.file_identity import DIGESTED, digest, is_reused, read_birth_time
 from polyaforest.storage.modelfile import check_location, without_waiting
+from polyaforest.util.system import read_at
 
 __all__ = ["FileLines", "Lines", "PipeLines"]
 
@@ -220,7 +221,7 @@ def _is_marked(file: IO[bytes], mark: dict[str, Any]) -> bool:
 def _ends(file: IO[bytes], length: int) -> str:
     """Return a digest of the first and last bytes of a file, up to a length."""
     n = min(length, DIGESTED)
-    parts = os.pread(file.fileno(), n, 0), os.pread(file.fileno(), n, length - n)
+    parts = read_at(file.fileno(), n, 0), read_at(file.fileno(), n, length - n)
     return digest(b"".join(parts))
 
 

@@ -64,7 +64,7 @@ class StreamModel(ForestModel):
     def refresh(self) -> None:
         """Adopt the trees of the stream after a change, and drop what was derived from earlier ones."""
         self.forest, self.lifetimes = self.stream.forest, self.stream.lifetimes
-        self._fitted = self._left_out = self.quantiles = self.offset = None
+        self._fitted = self._left_out = self._row = self.quantiles = self.offset = None
 
     def leave_snapshots(self) -> None:
         """Before a change, leave the arrays of the stream to explanations that still need them."""
@@ -178,6 +178,7 @@ class StreamModel(ForestModel):
             return found, store.newest_key
         finally:
             self.refresh()
+            self._row = single.cleared()  # a point may be deleted, or not be kept at all
 
     def _answer(self, scores: Array, ahead: Detections | None, came: int, task: LearnTask, query: Query) -> Detections:
         """Return the results for learned rows, the first of them with arrival number `came`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 
 from polyaforest.io.errors import BadInput
+from polyaforest.util.system import NO_LINK, lock_alone, read_at
 
 __all__ = ["Folder"]
 
@@ -28,9 +28,9 @@ class Folder:
     def __init__(self, path: str) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
         self.path = path
-        self._lock = os.open(os.path.join(path, _NAME), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        self._lock = os.open(os.path.join(path, _NAME), os.O_RDWR | os.O_CREAT | NO_LINK, 0o600)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_alone(self._lock)
         except BlockingIOError:
             holder = self._holder()
             os.close(self._lock)
@@ -42,11 +42,11 @@ class Folder:
             if name.startswith(_TEMPORARY):  # of a process that was killed
                 shutil.rmtree(os.path.join(path, name), ignore_errors=True)
         os.truncate(self._lock, 0)
-        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        os.write(self._lock, str(os.getpid()).encode())
 
     def _holder(self) -> str:
         """Return the id of the process that holds the lock, as text; "" if unknown."""
-        text = os.pread(self._lock, 32, 0)
+        text = read_at(self._lock, 32, 0)
         return f" (process {int(text)})" if text.isdigit() else ""
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from polyaforest.service.app import Feeder, Service, make_app
 from polyaforest.service.check import check_config
 from polyaforest.service.config import Config
 from polyaforest.service.security import HEAD_BYTES
+from polyaforest.util.system import HANGUP
 
 __all__ = ["serve"]
 
@@ -95,8 +96,8 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Stop at the first signal, without waiting for clients at a second; SIGHUP reloads the configuration."""
         handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit}
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-            handlers[signal.SIGHUP] = self.handle_hangup
+        if HANGUP is not None and signal.getsignal(HANGUP) is not signal.SIG_IGN:  # as under nohup
+            handlers[HANGUP] = self.handle_hangup
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield

@@ -17,13 +17,13 @@ import re
 import secrets
 import shutil
 import sqlite3
-import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TypeAlias
 
 from polyaforest.storage.modelfile import ModelFileError, sync_folder
+from polyaforest.util.system import copy_owner
 
 __all__ = [
     "Fill",
@@ -171,9 +171,7 @@ def _create_empty(scratch: str, target: str) -> None:
         return
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        if os.geteuid() == 0:
-            os.fchown(descriptor, like.st_uid, like.st_gid)
-        os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
+        copy_owner(descriptor, like)
     finally:
         os.close(descriptor)
 

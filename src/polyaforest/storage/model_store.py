@@ -18,7 +18,6 @@ Nothing is written to the file before this check.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
@@ -33,6 +32,7 @@ from urllib.parse import quote
 from polyaforest.storage import databases
 from polyaforest.storage.modelfile import ModelFileError, check_location, check_regular_file
 from polyaforest.storage.state import MALFORMED
+from polyaforest.util.system import lock_alone
 
 __all__ = [
     "Entry", "ModelStore", "NotAStoreError", "is_model_store", "read_damaged", "read_model", "read_notes",
@@ -527,7 +527,7 @@ def _sole_writer(name: str) -> Iterator[None]:
         check_regular_file(path)
     with open(f"{name}-lock", "ab") as guard:
         try:
-            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_alone(guard.fileno())
         except BlockingIOError:
             raise BlockingIOError(_IN_USE.format(name=name)) from None
         yield

@@ -24,6 +24,7 @@ import re
 import secrets
 import stat
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -336,7 +337,7 @@ def without_waiting(path: str, flags: int) -> int:
         if problem.errno == errno.ENXIO:
             problem.strerror = "the pipe has no reader: start its reader first"
         raise
-    if at_once:
+    if sys.platform != "win32":
         os.set_blocking(descriptor, True)  # wait for a slow reader
     return descriptor
 

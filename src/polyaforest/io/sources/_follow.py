@@ -13,6 +13,7 @@ from typing import NamedTuple
 from polyaforest.io.errors import BadInput
 from polyaforest.io.file_identity import DIGESTED, digest, identity, is_reused, read_birth_time
 from polyaforest.io.sources._lines import LineSource, Position, check_position, has_mark, last_line, mark, start_of
+from polyaforest.util.system import read_at
 
 __all__ = ["FollowedFile"]
 
@@ -89,7 +90,7 @@ class FollowedFile(LineSource):
             return False  # lines first, so that the position is always within the open file
         if self._file is None:
             return self._open_first()
-        chunk = os.pread(self._file, _CHUNK, self._read_to)
+        chunk = read_at(self._file, _CHUNK, self._read_to)
         if not self._is_unchanged():  # checked after reading, so that the bytes cannot be newer
             self._continue_in_copy()
             return True
@@ -107,7 +108,7 @@ class FollowedFile(LineSource):
         """Return whether the open file has at most grown."""
         assert self._file is not None
         has_size = os.fstat(self._file).st_size >= self._read_to
-        is_begun_so = os.pread(self._file, len(self._start), 0) == self._start
+        is_begun_so = read_at(self._file, len(self._start), 0) == self._start
         return has_size and is_begun_so and has_mark(self._file, {"offset": self._offset} | self._mark)
 
     def _continue_in_copy(self) -> None:
@@ -183,7 +184,7 @@ class FollowedFile(LineSource):
             if seen.size and seen is not current and not (current is not None and _is_beginning(seen, current)):
                 with suppress(FileNotFoundError), open(seen.path, "rb") as file:
                     n, number = min(seen.size, DIGESTED), file.fileno()
-                    known = mark(start_of(number, seen.size), os.pread(number, n, seen.size - n), n)
+                    known = mark(start_of(number, seen.size), read_at(number, n, seen.size - n), n)
                     end = {"device": seen.device, "inode": seen.inode, "changed": seen.changed, "offset": seen.size}
                     return end | {"at": seen.path} | known
         return _NOTHING
@@ -414,6 +415,6 @@ def _is_beginning(seen: _ListedFile, other: _ListedFile) -> bool:
             files = one.fileno(), two.fileno()
             places = 0, max(seen.size - DIGESTED, 0)
             length = min(seen.size, DIGESTED)
-            return all(os.pread(files[0], length, place) == os.pread(files[1], length, place) for place in places)
+            return all(read_at(files[0], length, place) == read_at(files[1], length, place) for place in places)
     except OSError:  # gone meanwhile, or not readable
         return False

@@ -16,6 +16,7 @@ from polyaforest.io.errors import BadInput
 from polyaforest.io.file_identity import DIGESTED, digest, file_number
 from polyaforest.io.records import LONGEST_LINE, Record
 from polyaforest.util import schema
+from polyaforest.util.system import read_at
 
 __all__ = [
     "LineSource", "Lines", "Position", "Source", "check_position", "has_mark", "import_extra", "last_line", "mark",
@@ -211,10 +212,10 @@ def has_mark(file: int, position: Position) -> bool:
 
 def start_of(file: int, offset: int) -> bytes:
     """Return the first bytes of an open file that the digest covers, up to an offset."""
-    return os.pread(file, min(offset, DIGESTED), 0)
+    return read_at(file, min(offset, DIGESTED), 0)
 
 
 def last_line(file: int, position: Position) -> tuple[bytes, int]:
     """Return the line that ends at a position, as far as the digest covers it, and its size."""
     last = min(position["last"], position["offset"])
-    return os.pread(file, min(last, DIGESTED), position["offset"] - last), last
+    return read_at(file, min(last, DIGESTED), position["offset"] - last), last

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import stat
 
 from polyaforest.io.errors import BadInput
 from polyaforest.io.records import Record
 from polyaforest.io.sources._lines import LineSource, Position, check_position, has_mark, last_line, mark, start_of
+from polyaforest.util.system import AS_IT_COMES, wait_for_input
 
 __all__ = ["Pipe"]
 
@@ -32,13 +32,10 @@ class Pipe(LineSource):
         self._skip = 0
         if self.can_replay:
             self._offset = os.lseek(self._file, 0, os.SEEK_CUR)
-        else:
-            self._poll = select.poll()
-            self._poll.register(self._file, select.POLLIN)
 
     def _fill(self, wait: float) -> bool:
         """Read bytes, or the end; return False if neither arrived within `wait` seconds."""
-        if self._file is None or (not self.can_replay and not self._poll.poll(wait * 1000.0)):
+        if self._file is None or (not self.can_replay and not wait_for_input(self._file, wait)):
             return False
         try:
             chunk = os.read(self._file, _CHUNK)
@@ -102,7 +99,7 @@ class Pipe(LineSource):
 def _opened(path: str) -> int:
     """Open a file, or a named pipe without waiting for a writer."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        return os.open(path, AS_IT_COMES)
     except FileNotFoundError:
         raise BadInput(f"'{path}' does not exist; use --follow to wait for it") from None
     except OSError as problem:
