@@ -285,6 +285,24 @@ def test_margins_are_measured_every_1024_arrivals():
     assert_array_equal(forest._stream.penalties.margins.limit, measured.limit)
 
 
+def test_margins_follow_rows_that_became_usual():
+    """A new level is penalised for eight rows, in any chunks and after loading, not until the next measurement."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1500, 2))
+    rows[1100:, 0] += 12
+    whole, parts = build(), build()
+    scores = whole.score_then_learn(rows)
+    found = []
+    for part in np.split(rows, [1101, 1104, 1105, 1300]):
+        found.append(parts.score_then_learn(part))
+        parts = loads(parts.to_bytes())
+    assert_array_equal(scores, np.concatenate(found))
+    single = build().partial_fit(rows[:1100])
+    assert_array_equal(scores[1100:1120], [single.score_then_learn(row[None])[0] for row in rows[1100:1120]])
+    assert (scores[1100:1108] < scores[1110:].min()).all()
+    assert whole.predict(rows[1400:]).mean() > 0.9
+
+
 def test_loaded_stream_continues_bit_for_bit(tmp_path):
     rows = far_now_and_then(1500)
     forest = build(window=300).partial_fit(rows[:700])
