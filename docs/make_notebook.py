@@ -78,13 +78,13 @@ forest.explain(payments[worst])""",
         """## Follow a series
 
 `detect_then_learn` scores each reading against earlier ones, then learns it. Readings go up and down with the hour of
-the day; the one at noon of day 20 would be usual at any other hour.""",
+the day; the one at noon of day 25 would be usual at any other hour.""",
     ),
     (
         "code",
         """hours = np.arange(24 * 28)
 load = 50 + 30 * np.sin(2 * np.pi * hours / 24) + rng.normal(0, 2, len(hours))
-load[24 * 20 + 6] = 45.0
+load[24 * 25 + 6] = 45.0
 series = SeriesMPF(StreamingMPF(random_state=0))
 seen = series.detect_then_learn(pl.DataFrame({"load": load}), times=1.7e9 + 3600 * hours, explain=True)
 seen""",

@@ -33,5 +33,5 @@ def test_notebook_runs_and_finds_what_it_plants(maker):
     flagged = names["findings"].filter("is_anomaly")["row"].to_list()
     assert {1200, 1700} <= set(flagged)
     assert len(flagged) < 20
-    assert names["seen"].is_anomaly[24 * 20 + 6]
+    assert names["seen"].is_anomaly[24 * 25 + 6]
     assert "Changed" in "".join(shown[-1]["text/html"])
