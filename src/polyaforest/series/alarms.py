@@ -45,6 +45,7 @@ _AGE = 2000  # readings after which the long memory weighs as much as the short
 _TRAIL, _AHEAD, _SHARP = 24, 64, 8  # readings that levels of the long memory average: streams, tables, extents
 _STEPS = 10.0  # times a step of the tail of levels is a step of scores
 _ONE, _USUAL_READING = np.array([1]), 4.0  # shingles of one reading; nats that one in an incident exceeds
+_LEAST_TAIL = 32  # levels that may show a tail
 _ODD, _NEXT = 1.0, 3  # nats above the usual surprise of two readings that are odd; readings between odd ones
 _GLOW = int(LENGTHS[-1]) - 1  # readings after an alarm whose shingles contain it
 
@@ -71,7 +72,7 @@ class Verdicts(NamedTuple):
         is_scored, p_values = ~np.isnan(levels), np.full(len(levels), np.nan)
         if len(usual):
             p_values[is_scored] = conformal_p_values(-levels[is_scored], usual)
-        return cls(levels, is_alarm, limits, is_short, p_values, tail_bits(_nats(-levels), is_alarm, _nats(usual)))
+        return cls(levels, is_alarm, limits, is_short, p_values, _tail_bits(levels, is_alarm, _nats(usual)))
 
     def detections(self) -> Detections:
         """Return these results with scores, which are minus the levels."""
@@ -81,6 +82,15 @@ class Verdicts(NamedTuple):
 def _nats(scores: Array) -> Array:
     """Return scores on a scale on which the tail of normal readings is close to exponential: levels are logarithms."""
     return -np.expm1(-scores)
+
+
+def _tail_bits(levels: Array, is_alarm: Array, known: Array) -> Array:
+    """Return the tail bits of levels; where normal ones show no tail, they are those of the surprise itself."""
+    nats = _nats(-levels)
+    bits = tail_bits(nats, is_alarm, known)
+    if len(known) < _LEAST_TAIL or not np.isfinite(score_at(FALSE_ALARMS, known)):
+        bits = bits - nats / np.log(2)
+    return bits
 
 
 def combined(long: Array, short: Array, ages: Array, loud: float, is_alone: Array) -> tuple[Array, Array]:
@@ -233,10 +243,12 @@ class AlarmMonitor:
                 held = self._levels(place, long[start:], alone, start)[:2] if self.holds else (levels, pairs)
                 is_above = alone | (held[int(self.is_of_pair)] >= _STAYS * self.limit)
                 if self.is_of_pair:  # a usual reading ends it, though the pair with the one before is unusual
-                    is_above &= ~(recent.surprise(place, end, _ONE)[:, 0] < _USUAL_READING)
+                    is_above &= ~self._are_usual(place, end)
             else:
                 is_after = self.n_after + np.arange(len(levels)) < _GLOW
                 is_above = alone | (np.where(is_after, pairs, levels) >= self.limit)
+                if self.n_after == 0 and is_above[0]:
+                    is_above[0] = not self._are_usual(place, place + 1)[0]
             changes = np.flatnonzero(is_above != is_open)
             stop = start + (int(changes[0]) if len(changes) else len(levels))
             if is_open:
@@ -265,6 +277,10 @@ class AlarmMonitor:
                 self.is_of_pair = bool(pairs[n_same - 1] >= _STAYS * self.limit)
                 self.is_loud = bool(is_short[n_same - 1])
             start += n_same
+
+    def _are_usual(self, begin: int, end: int) -> Array:
+        """Return which readings from a place to before another are usual by themselves."""
+        return np.asarray(self.recent.surprise(begin, end, _ONE)[:, 0] < _USUAL_READING)
 
     def _are_alone(self, is_alone: Array) -> Array:
         """Return where the long memory raises an alarm alone: not while context windows contain a loud incident."""
