@@ -23,6 +23,7 @@ pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 YAML_FILES = [
     *sorted((ROOT / ".github").rglob("*.yml")),
     *sorted((ROOT / "deploy").rglob("*.y*ml")),
@@ -85,6 +86,21 @@ def test_the_recipe_has_the_dependencies_of_the_package():
     (recipe,) = documents(ROOT / "deploy" / "conda" / "recipe.yaml")
     wanted = sorted(re.sub("(?=>)", " ", requirement) for requirement in PROJECT["dependencies"])
     assert sorted(recipe["requirements"]["run"]) == sorted([f"python {PROJECT['requires-python']}", *wanted])
+
+
+def test_the_docs_list_the_extras_of_users():
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text("utf-8")
+    of_developers = {"bench", "dev", "docs", "fuzz"}
+    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.M)) == set(EXTRAS) - of_developers
+
+
+def test_extras_that_the_docs_name_exist():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    installs = re.compile(r"pip install \"(?:polyaforest|\.)\[([\w,-]+)\]")
+    named = {
+        extra for page in pages for names in installs.findall(page.read_text("utf-8")) for extra in names.split(",")
+    }
+    assert {"service", "plots", "onnx"} <= named <= set(EXTRAS)
 
 
 def test_files_that_the_container_needs_exist_and_are_sent():
