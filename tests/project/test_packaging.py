@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from servers import free_port
 from waiting import until
 
@@ -86,6 +88,43 @@ def test_the_recipe_has_the_dependencies_of_the_package():
     (recipe,) = documents(ROOT / "deploy" / "conda" / "recipe.yaml")
     wanted = sorted(re.sub("(?=>)", " ", requirement) for requirement in PROJECT["dependencies"])
     assert sorted(recipe["requirements"]["run"]) == sorted([f"python {PROJECT['requires-python']}", *wanted])
+
+
+def required(extra=None):
+    """Requirements of an extra and of the extras that it includes; of the package without one."""
+    for text in PROJECT["dependencies"] if extra is None else EXTRAS[extra]:
+        requirement = Requirement(text)
+        if requirement.name == PROJECT["name"]:
+            for included in requirement.extras:
+                yield from required(included)
+        else:
+            yield requirement
+
+
+def locked():
+    """Versions by name, several where they differ by platform or version of Python."""
+    versions = {}
+    for line in (ROOT / "requirements-dev.lock").read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            pinned = Requirement(line)
+            ((pin,),) = [pinned.specifier]
+            assert pin.operator == "==", line
+            versions.setdefault(canonicalize_name(pinned.name), []).append(pin.version)
+    return versions
+
+
+def test_the_lock_file_has_every_direct_dependency_in_a_version_that_suits():
+    versions, direct = locked(), [*required(), *required("dev"), *required("docs")]
+    assert len(direct) > 50
+    for requirement in direct:
+        found = versions.get(canonicalize_name(requirement.name), [])
+        assert found, f"{requirement} is not in the lock file: run make lock"
+        assert all(version in requirement.specifier for version in found), f"{requirement}, locked: {found}"
+
+
+def test_the_lock_file_names_no_address_or_path():
+    text = (ROOT / "requirements-dev.lock").read_text("utf-8")
+    assert not re.search(r"://|/|@|--", text)
 
 
 def test_the_docs_list_the_extras_of_users():
