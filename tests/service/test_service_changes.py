@@ -38,6 +38,7 @@ CHANGES = {
     "time": "moment",
     "by": "shop",
     "id": None,
+    "weight": "load",
     "series": True,
     "shingle": 2,
     "difference": True,
