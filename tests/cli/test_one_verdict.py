@@ -50,8 +50,11 @@ def detectors():
         yield f"batch, {score}", BatchMPF(score_type=score, contamination=0.05, **SMALL)
     for name, policy in POLICIES.items():
         if "score_type" not in policy:  # context windows are not scored by leaves
-            yield f"context windows, {name}", SeriesMPF(StreamingMPF(**SMALL, **policy))
-    yield "context windows, log_mass", SeriesMPF(StreamingMPF(score_type="log_mass", contamination=0.05, **SMALL))
+            yield f"context windows, {name}", SeriesMPF(StreamingMPF(**SMALL, **policy), short_memory=False)
+    yield (
+        "context windows, log_mass",
+        SeriesMPF(StreamingMPF(score_type="log_mass", contamination=0.05, **SMALL), short_memory=False),
+    )
 
 
 def forests_of(detector):

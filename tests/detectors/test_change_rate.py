@@ -15,7 +15,7 @@ MOMENTS = np.arange(2.0 * N)
 MAKERS = {
     "rows": lambda rate: StreamingMPF(n_estimators=5, window=256, false_alarm_rate=rate, random_state=0),
     "shingles": lambda rate: SeriesMPF(MAKERS["rows"](rate), shingle=2),
-    "contexts": lambda rate: SeriesMPF(MAKERS["rows"](rate)),
+    "contexts": lambda rate: SeriesMPF(MAKERS["rows"](rate), short_memory=False),
 }
 
 

@@ -142,7 +142,7 @@ def test_run_length_measures_clustering_of_unusual_rows():
 def test_threshold_counts_alarms_not_rows_in_clusters():
     """Counting rows would lower the threshold, and miss events as long as a false alarm."""
     rows = autoregressive(3000, 0.98, np.random.default_rng(25))
-    model = SeriesMPF(StreamingMPF(n_estimators=20, random_state=0)).fit(rows)
+    model = SeriesMPF(StreamingMPF(n_estimators=20, random_state=0), short_memory=False).fit(rows)
     run_length = model._model.views.run_length
     assert run_length > 1.5
     at_once = model.offset_

@@ -249,7 +249,7 @@ def test_files_without_late_columns_omit_them():
 def test_series_contains_no_placeholders():
     """Readings passed on by a forest have NaN in unknown columns."""
     forest = build(window=600).partial_fit(without(ROWS[:400], 2, 400))
-    series = SeriesMPF.from_stream(forest)
+    series = SeriesMPF.from_stream(forest, short_memory=False)
     assert np.isnan(series.detect_then_learn(without(ROWS[400:500], 2, 100)).scores).all()
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from servers import free_port
 from waiting import until
 
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 YAML_FILES = [
     *sorted((ROOT / ".github").rglob("*.yml")),
     *sorted((ROOT / "deploy").rglob("*.y*ml")),
@@ -85,6 +88,58 @@ def test_the_recipe_has_the_dependencies_of_the_package():
     (recipe,) = documents(ROOT / "deploy" / "conda" / "recipe.yaml")
     wanted = sorted(re.sub("(?=>)", " ", requirement) for requirement in PROJECT["dependencies"])
     assert sorted(recipe["requirements"]["run"]) == sorted([f"python {PROJECT['requires-python']}", *wanted])
+
+
+def required(extra=None):
+    """Requirements of an extra and of the extras that it includes; of the package without one."""
+    for text in PROJECT["dependencies"] if extra is None else EXTRAS[extra]:
+        requirement = Requirement(text)
+        if requirement.name == PROJECT["name"]:
+            for included in requirement.extras:
+                yield from required(included)
+        else:
+            yield requirement
+
+
+def locked():
+    """Versions by name, several where they differ by platform or version of Python."""
+    versions = {}
+    for line in (ROOT / "requirements-dev.lock").read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            pinned = Requirement(line)
+            ((pin,),) = [pinned.specifier]
+            assert pin.operator == "==", line
+            versions.setdefault(canonicalize_name(pinned.name), []).append(pin.version)
+    return versions
+
+
+def test_the_lock_file_has_every_direct_dependency_in_a_version_that_suits():
+    versions, direct = locked(), [*required(), *required("dev"), *required("docs")]
+    assert len(direct) > 50
+    for requirement in direct:
+        found = versions.get(canonicalize_name(requirement.name), [])
+        assert found, f"{requirement} is not in the lock file: run make lock"
+        assert all(version in requirement.specifier for version in found), f"{requirement}, locked: {found}"
+
+
+def test_the_lock_file_names_no_address_or_path():
+    text = (ROOT / "requirements-dev.lock").read_text("utf-8")
+    assert not re.search(r"://|/|@|--", text)
+
+
+def test_the_docs_list_the_extras_of_users():
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text("utf-8")
+    of_developers = {"bench", "dev", "docs", "fuzz"}
+    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.M)) == set(EXTRAS) - of_developers
+
+
+def test_extras_that_the_docs_name_exist():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    installs = re.compile(r"pip install \"(?:polyaforest|\.)\[([\w,-]+)\]")
+    named = {
+        extra for page in pages for names in installs.findall(page.read_text("utf-8")) for extra in names.split(",")
+    }
+    assert {"service", "plots", "onnx"} <= named <= set(EXTRAS)
 
 
 def test_files_that_the_container_needs_exist_and_are_sent():

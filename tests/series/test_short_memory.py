@@ -185,7 +185,7 @@ def test_long_table_can_be_read_from_file():
         ("limit", 0.05),
         ("n_fresh", 65),
         ("alone", 1.0),
-        ("longs", np.full(1, -1.0)),
+        ("peaks", np.full(1, -1.0)),
         ("loud", 3.0),
         ("limit", float("inf")),
         ("weights", np.zeros(1)),

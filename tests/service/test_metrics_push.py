@@ -47,6 +47,7 @@ wait = "4s"
 """
 START = 1_700_000_000
 OTLP = {"content-type": "application/x-protobuf"}
+GZIP = OTLP | {"content-encoding": "gzip"}
 WRITE = {"content-encoding": "snappy", "content-type": "application/x-protobuf"}
 
 
@@ -156,9 +157,9 @@ def test_remote_write_gathers_the_requests_of_one_scrape(service):
         ("/v1/metrics", b"{", {"content-type": "application/json"}, 400, "not an export request"),
         ("/v1/metrics", b"[" * 10_000, {"content-type": "application/json"}, 400, "not an export request"),
         ("/v1/metrics", b"", {"content-type": "text/html"}, 415, "send Content-Type"),
-        ("/v1/metrics", gzip.compress(bytes(2**25), mtime=0), OTLP | {"content-encoding": "gzip"}, 413, "larger than 1 MB"),
-        ("/v1/metrics", b"not gzip", OTLP | {"content-encoding": "gzip"}, 400, "not gzip"),
-        ("/v1/metrics", gzip.compress(b"abc", mtime=0)[:-4], OTLP | {"content-encoding": "gzip"}, 400, "too early"),
+        ("/v1/metrics", gzip.compress(bytes(2**25), mtime=0), GZIP, 413, "larger than 1 MB"),
+        ("/v1/metrics", b"not gzip", GZIP, 400, "not gzip"),
+        ("/v1/metrics", gzip.compress(b"abc", mtime=0)[:-4], GZIP, 400, "too early"),
         ("/v1/metrics", b"", OTLP | {"content-encoding": "br"}, 415, "not supported"),
         ("/api/v1/write", bytes(cramjam.snappy.compress_raw(bytes(2**25))), WRITE, 413, "larger than 1 MB"),
         ("/api/v1/write", b"\xff\xff\xff\xff\xff\xff", WRITE, 400, "not a block of snappy"),

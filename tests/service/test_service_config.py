@@ -51,7 +51,12 @@ streams = ["web"]
         ("[streams.web]\n[server]\npublic_url = 'http://['\n", 3, "server.public_url", "https://host"),
         ("[streams.web]\n[server]\ntrusted_proxies = ['x']\n", 3, "server.trusted_proxies", "address or network"),
         ("[streams.web]\nwindow = true\n", 2, "streams.web.window", "number of records"),
-        ("[streams.web]\n[[streams.web.mute]]\nkey='a'\n[[streams.web.mute]]\n", 4, "streams.web.mute.1", "has none"),
+        (
+            "[streams.web]\n[[streams.web.mute]]\nkey='a'\n[[streams.web.mute]]\n",
+            4,
+            "streams.web.mute.1",
+            "the rule has none",
+        ),
         ("[streams.web.gates]\ndirection = 'up'\n", 2, "streams.web.gates.direction", "'both', 'high' or 'low'"),
         ("[streams.web]\ngates.valid = {a = [2, 1]}\n", 2, "streams.web.gates.valid", "empty"),
         ("[streams.'../x']\n", 1, "streams.../x", "letters, digits"),

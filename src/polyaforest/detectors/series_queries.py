@@ -59,6 +59,11 @@ class SeriesQueries(Detector):
         with self._looking_ahead(X, times, standalone) as aligned:
             return self._model.detect(aligned, is_apart=standalone)
 
+    def p_value(self, X: Any, **labels: Any) -> Array:
+        """Return the p-values of rows, NaN without a score. Parameters as in `detect`."""
+        self._check_calibrated()
+        return self.detect(X, **labels).p_values
+
     def predict(self, X: Any, **labels: Any) -> Array:
         """Return +1 for normal rows and rows without a score, and -1 for anomalies. Parameters as in `detect`."""
         return np.where(self.detect(X, **labels).is_anomaly, -1, 1)

@@ -39,6 +39,7 @@ __all__ = [
     "posterior",
     "privacy",
     "score",
+    "single_row",
     "stream",
     "stream_checks",
     "stream_rows",

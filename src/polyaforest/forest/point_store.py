@@ -10,10 +10,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from polyaforest.forest.draws import exponentials
 from polyaforest.forest.retention import Policy
 from polyaforest.kernels.arrays import NONE, Array
-from polyaforest.kernels.sampling import NO_CUTOFF
 
 Key: TypeAlias = int | str
 _COPY = "\x1e"  # ASCII record separator, in the key of a further copy of a row: key, separator, number of the copy
@@ -173,13 +171,14 @@ class PointStore:
         self.restore(arrivals, ranks, labels.times, names)
         self._newest = len(arrivals) - 1 if len(arrivals) and arrivals[-1] == n_seen - 1 else NONE
 
-    def hold_draw(self, arrivals: Array, labels: Labels, priorities: Array, cutoff: int, n_seen: int) -> None:
-        """Hold a draw from `n_seen` rows, in order of arrival; `cutoff` is the lowest priority that was not drawn."""
-        floor = -np.inf
-        if cutoff != NO_CUTOFF:
-            least = np.array([cutoff], np.uint64)
-            floor = float(self.policy.ranks(least, least, exponentials(least))[0])
-        self.hold(arrivals, self.policy.ranks(arrivals, labels.times, exponentials(priorities)), labels, n_seen, floor)
+    def hold_draw(self, arrivals: Array, labels: Labels, draws: Array, least: Array, n_seen: int) -> None:
+        """Hold a draw from `n_seen` rows, in order of arrival, given the draws from Exp(1) of the rows.
+
+        `least` holds the smallest of the rows that are left out, and is empty if there are none.
+        """
+        floors = self.policy.ranks(least, least, least)
+        ranks = self.policy.ranks(arrivals, labels.times, draws)
+        self.hold(arrivals, ranks, labels, n_seen, float(floors.max(initial=-np.inf)))
 
     def admit(self, keys: Sequence[Key | None], times: Array, draws: Array) -> Schedule:
         """Add points one after another, and remove others by the policy."""

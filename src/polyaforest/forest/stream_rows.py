@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyaforest.forest import grow, imputation, learn
-from polyaforest.forest.draws import Draw
+from polyaforest.forest import draws, grow, imputation, learn
 from polyaforest.forest.point_store import Key, Labels
 from polyaforest.forest.spec import Plan, Weighting, unmeasured, weighting_of_rows
 from polyaforest.forest.stream import Stream
 from polyaforest.kernels.arrays import Array, pad_points
 from polyaforest.kernels.boxes import empty_box
+from polyaforest.kernels.sampling import NO_CUTOFF
 from polyaforest.tables.validation import all_or_nothing
 
 
@@ -31,7 +31,7 @@ def begin_with(stream: Stream, rows: Array, keys: Sequence[Key | None], times: A
 
 def begin_with_draw(
     stream: Stream,
-    drawn: Draw,
+    drawn: draws.Draw,
     arrivals: Array,
     labels: Labels,
     measured: Weighting,
@@ -46,7 +46,9 @@ def begin_with_draw(
     stream.next_rebuild = 0
     order = np.argsort(arrivals)
     labels = labels._replace(keys=[labels.keys[i] for i in order.tolist()], times=labels.times[order])
-    stream.store.hold_draw(arrivals[order], labels, drawn.priorities[order], drawn.cutoff, n_seen)
+    least = np.array([drawn.cutoff] if drawn.cutoff != NO_CUTOFF else [], np.uint64)
+    own = draws.exponentials(drawn.priorities[order])
+    stream.store.hold_draw(arrivals[order], labels, own, draws.exponentials(least), n_seen)
     _grow_on(stream, drawn.rows[order], plan, n_jobs)
 
 

@@ -13,7 +13,6 @@ from polyaforest import forest as forests
 from polyaforest.explain import Explanation
 from polyaforest.forest.calibration import n_to_calibrate, out_of_bag_weights, some_rows
 from polyaforest.forest.point_store import Key, Labels, places_of
-from polyaforest.forest.single_row import SingleRow
 from polyaforest.forest.spec import unmeasured, weighting_of_rows, weighting_of_sample
 from polyaforest.forest.thresholds import NOTHING, Detections, ThresholdPolicy, check_calibration_size, check_scores
 from polyaforest.kernels.arrays import EVERY, NONE, Array
@@ -25,6 +24,7 @@ from polyaforest.storage.modelfile import Arrays, Header
 from polyaforest.tables.validation import check_countable
 
 if TYPE_CHECKING:
+    from polyaforest.forest.single_row import SingleRow
     from polyaforest.forest.stream import Stream
     from polyaforest.forest.survey import Survey
 
@@ -144,7 +144,7 @@ class StreamModel(ForestModel):
 
     def score_ahead(self, row: Array) -> Array | None:
         """Return the score that `learn` would give to a row, (1, D); None if it is not complete and usable."""
-        single = None if self.stream.is_dirty else SingleRow.of(self.stream, row)
+        single = None if self.stream.is_dirty else forests.single_row.SingleRow.of(self.stream, row)
         return None if single is None else single.score()
 
     def learn_alone(
@@ -161,7 +161,7 @@ class StreamModel(ForestModel):
         if (key is not None and stream.rules.policy is None) or (store.policy.needs_times and isnan(time)):
             return None
         self.leave_snapshots()
-        single = SingleRow.of(stream, row, self._row)
+        single = forests.single_row.SingleRow.of(stream, row, self._row)
         if single is None or not single.is_steady:
             return None
         single = self._row = single.with_room()

@@ -11,11 +11,11 @@ import numpy as np
 
 from polyaforest.explain import Explanation
 from polyaforest.forest.point_store import Key
-from polyaforest.forest.thresholds import NOTHING, Detections, conformal_p_values
+from polyaforest.forest.thresholds import NOTHING, Detections, check_calibration_size, conformal_p_values
 from polyaforest.kernels.arrays import Array
 from polyaforest.model.parameters import StreamParameters
 from polyaforest.model.stream_model import LearnTask
-from polyaforest.series.alarms import FALSE_ALARMS, AlarmMonitor, Verdicts, judge_table
+from polyaforest.series.alarms import FALSE_ALARMS, LEAST_LEVELS, AlarmMonitor, Verdicts, judge_table
 from polyaforest.series.context_views import ContextViews
 from polyaforest.series.model import SeriesModel, from_under, under
 from polyaforest.series.reasons import ReadingReasons
@@ -104,7 +104,9 @@ class AlarmSeries(SeriesModel):
         self.monitor.change_bits(_bits(self.forest))
 
     def flag_at_rate(self, rate: float) -> None:
-        """Begin alarms at a false alarm rate, without changing what to learn."""
+        """Begin alarms at a false alarm rate, without changing what to learn; few levels do not show a low one."""
+        if len(self.monitor.usual) < LEAST_LEVELS:
+            check_calibration_size(len(self.monitor.usual), rate, "learn more readings")
         self.monitor.change_bits(-log2(rate))
 
     def delete(self, keys: Sequence[Key]) -> None:
@@ -117,7 +119,10 @@ class AlarmSeries(SeriesModel):
 
     def _judged(self, aligned: Alignment, *, is_apart: bool) -> Verdicts:
         """Return the results of aligned rows: as the next readings, or, apart, by the readings on both sides."""
-        return self._judged_apart(aligned) if is_apart else self.monitor.copy().advance(*self._rows_of(aligned))
+        if is_apart:
+            return self._judged_apart(aligned)
+        found = self.monitor.copy().advance(*self._rows_of(aligned))
+        return Verdicts.of(*found[:4], self.monitor.usual)  # as of now, for all rows
 
     def _judged_apart(self, aligned: Alignment) -> Verdicts:
         rows, surprise = self._rows_of(aligned)

@@ -33,14 +33,19 @@ FALSE_ALARMS = 10.0  # bits: one reading in 1,024 may pass the limit of a series
 _LEAST_LIMIT = 0.1  # if more alarms are asked for; most readings have a level of 0
 _STAYS = 0.7  # share of the limit above which an alarm lasts
 _LONGEST_EVENT = 256  # readings after which an event is the new normal
-_LEAST_LEVELS, _MOST_LEVELS = 1000, 2000  # levels without alarm that show the tail, and to keep
+LEAST_LEVELS, _MOST_LEVELS = 1000, 2000  # levels without alarm that show the tail, and to keep
 _USUAL_LONG, _USUAL_SHORT = 3.0, 4.0  # nats that are no surprise
 _LOUD, _LOUD_IN_TABLE = 14.0, 12.0  # nats of the short memory that count at any age
 _OF_YOUNG, _OF_LOUD = 0.15, 0.6  # weights of the short memory
 _LONG_ALONE, _OUTSTANDS = 1.9, 1.0  # level of the long memory that is an alarm at any age; how far above its usual ones
+_ALONE_IN_TABLE, _OUTSTANDS_IN_TABLE = 1.2, 0.5  # the same in a table, where levels are means over more readings
+_OF_NEWEST = 0.9  # weight of the newest level of the long memory, without those before
 _USUAL_SHARE = 0.9  # of the levels of the long memory are usual
 _AGE = 2000  # readings after which the long memory weighs as much as the short
 _TRAIL, _AHEAD, _SHARP = 24, 64, 8  # readings that levels of the long memory average: streams, tables, extents
+_STEPS = 10.0  # times a step of the tail of levels is a step of scores
+_ONE, _USUAL_READING = np.array([1]), 4.0  # shingles of one reading; nats that one in an incident exceeds
+_LEAST_TAIL = 32  # levels that may show a tail
 _ODD, _NEXT = 1.0, 3  # nats above the usual surprise of two readings that are odd; readings between odd ones
 _GLOW = int(LENGTHS[-1]) - 1  # readings after an alarm whose shingles contain it
 
@@ -67,14 +72,28 @@ class Verdicts(NamedTuple):
         is_scored, p_values = ~np.isnan(levels), np.full(len(levels), np.nan)
         if len(usual):
             p_values[is_scored] = conformal_p_values(-levels[is_scored], usual)
-        return cls(levels, is_alarm, limits, is_short, p_values, tail_bits(-levels, is_alarm, usual))
+        return cls(levels, is_alarm, limits, is_short, p_values, _tail_bits(levels, is_alarm, _nats(usual)))
 
     def detections(self) -> Detections:
         """Return these results with scores, which are minus the levels."""
         return Detections(-self.levels, self.p_values, self.is_alarm, -self.limits, tail_bits=self.tail_bits)
 
 
-def combined(long: Array, short: Array, ages: Array, loud: float = _LOUD, alone: float = np.inf) -> tuple[Array, Array]:
+def _nats(scores: Array) -> Array:
+    """Return scores on a scale on which the tail of normal readings is close to exponential: levels are logarithms."""
+    return -np.expm1(-scores)
+
+
+def _tail_bits(levels: Array, is_alarm: Array, known: Array) -> Array:
+    """Return the tail bits of levels; where normal ones show no tail, they are those of the surprise itself."""
+    nats = _nats(-levels)
+    bits = tail_bits(nats, is_alarm, known)
+    if len(known) < _LEAST_TAIL or not np.isfinite(score_at(FALSE_ALARMS, known)):
+        bits = bits - nats / np.log(2)
+    return bits
+
+
+def combined(long: Array, short: Array, ages: Array, loud: float, is_alone: Array) -> tuple[Array, Array]:
     """Return the levels of readings, and whether the short memory decides.
 
     While a series is young, the short memory counts more; later it counts if it is loud. Where the long memory
@@ -90,15 +109,15 @@ def combined(long: Array, short: Array, ages: Array, loud: float = _LOUD, alone:
         Number of readings before each.
     loud : float
         Surprise of the short memory that counts at any age.
-    alone : float
-        Level of the long memory that raises an alarm at any age.
+    is_alone : ndarray of bool, shape (n,)
+        Whether the long memory raises an alarm at any age.
     """
     share, is_known = 1 / (1 + (ages / _AGE) ** 2), ~np.isnan(long)
     surprise = np.where(np.isnan(short), 0.0, short)
     young = _OF_YOUNG * share * np.log1p(np.maximum(surprise - _USUAL_SHORT, 0.0))
     of_short = young + _OF_LOUD * np.log1p(np.maximum(surprise - loud, 0.0))
     own = np.where(is_known, long, 0.0)
-    of_long = np.maximum((1 - share) * own, np.where(own >= alone, LIMIT - of_short, 0.0))
+    of_long = np.maximum((1 - share) * own, np.where(is_alone, LIMIT - of_short, 0.0))
     levels = np.where(is_known | ~np.isnan(short), of_short + of_long, np.nan)
     return levels, of_short > of_long
 
@@ -125,6 +144,10 @@ class AlarmMonitor:
         Whether the last two readings alone are loud enough for the last alarm, so that it ends with them.
     n_after : int
         Number of readings since the end of such an alarm, as far as shingles still contain it.
+    is_loud : bool
+        Whether the short memory began the last alarm.
+    n_quiet : int
+        Number of readings whose context windows still contain such an alarm.
     known : ndarray
         The last levels without alarm, and those that began one.
     is_start : ndarray of bool
@@ -141,10 +164,11 @@ class AlarmMonitor:
         self.known, self.is_start, self.n_fresh = np.empty(0), np.empty(0, np.bool_), 0
         self.usual = np.empty(0)
         self.is_of_pair, self.n_after = False, _GLOW
+        self.is_loud, self.n_quiet = False, 0
         self.loud = _LOUD
         self._shorts = np.empty(0)  # the last surprises of the short memory without alarm
         self._trail = np.empty(0)  # the last levels of the long memory
-        self._longs = np.empty(0)  # the last smoothed levels of the long memory
+        self._peaks = np.empty(0)  # the last peaks of the long memory
         self.alone = _LONG_ALONE
 
     @property
@@ -171,12 +195,14 @@ class AlarmMonitor:
         if not len(rows):
             return Verdicts.empty(0)
         first, n = self.recent.append(rows), len(rows)
-        results, long, start = Verdicts.empty(n), self._long(surprise), 0
+        results, start = Verdicts.empty(n), 0
+        long, peaks = self._long(surprise)
         while start < n:
             n_until_weighed = self.recent.n_until_weighed
             stop = min(n, start + n_until_weighed)
             part = slice(start, stop)
-            self._advance_piece(first + start, long[part], Verdicts(*(column[part] for column in results)))
+            out = Verdicts(*(column[part] for column in results))
+            self._advance_piece(first + start, long[part], peaks[part], out)
             self.recent.n_seen += stop - start
             if stop - start == n_until_weighed:
                 self.recent.weigh(first + stop)
@@ -185,8 +211,11 @@ class AlarmMonitor:
         self.recent.keep_last(MOST_HELD)
         return results
 
-    def _long(self, surprise: Array) -> Array:
-        """Return the level of the long memory: the mean of the newest and of the mean of the last 24."""
+    def _long(self, surprise: Array) -> tuple[Array, Array]:
+        """Return the levels of the long memory, and the peaks that may raise an alarm alone.
+
+        A level is the mean of the newest and of the mean of the last 24. A peak is higher where the newest stands out.
+        """
         newest = np.asarray(np.log1p(np.maximum(surprise - _USUAL_LONG, 0.0).mean(axis=0)))
         padding = np.full(_TRAIL - len(self._trail), np.nan)
         levels = np.concatenate([padding, self._trail, newest])
@@ -194,26 +223,32 @@ class AlarmMonitor:
         last = np.lib.stride_tricks.sliding_window_view(levels[1:], _TRAIL)
         counts = np.count_nonzero(~np.isnan(last), axis=1)
         with np.errstate(invalid="ignore"):
-            return np.asarray((newest + np.nansum(last, axis=1) / counts) / 2)
+            long = np.asarray((newest + np.nansum(last, axis=1) / counts) / 2)
+        return long, np.fmax(long, _OF_NEWEST * newest)
 
-    def _advance_piece(self, first: int, long: Array, out: Verdicts) -> None:
+    def _advance_piece(self, first: int, long: Array, peaks: Array, out: Verdicts) -> None:
         """Fill the results of readings from the place `first` on, for which weights and limit are the same.
 
         What the short memory knows depends on the state, so it is measured again once an alarm begins or ends.
         """
-        start, n, recent, is_alone = 0, len(long), self.recent, long >= self.alone
+        start, n, recent, is_alone = 0, len(long), self.recent, peaks >= self.alone
         while start < n:
             place, end, is_open = first + start, first + n, self.n_open > 0
             event = max(0, place - self.n_open)
             recent.learn(event, end, is_known=True)
-            levels, pairs, is_short, short = self._levels(place, long[start:], start)
+            alone = self._are_alone(is_alone[start:])
+            levels, pairs, is_short, short = self._levels(place, long[start:], alone, start)
             if is_open:
                 recent.learn(event, end, is_known=not self.holds)
-                held = self._levels(place, long[start:], start)[:2] if self.holds else (levels, pairs)
-                is_above = is_alone[start:] | (held[int(self.is_of_pair)] >= _STAYS * self.limit)
+                held = self._levels(place, long[start:], alone, start)[:2] if self.holds else (levels, pairs)
+                is_above = alone | (held[int(self.is_of_pair)] >= _STAYS * self.limit)
+                if self.is_of_pair:  # a usual reading ends it, though the pair with the one before is unusual
+                    is_above &= ~self._are_usual(place, end)
             else:
                 is_after = self.n_after + np.arange(len(levels)) < _GLOW
-                is_above = is_alone[start:] | (np.where(is_after, pairs, levels) >= self.limit)
+                is_above = alone | (np.where(is_after, pairs, levels) >= self.limit)
+                if self.n_after == 0 and is_above[0]:
+                    is_above[0] = not self._are_usual(place, place + 1)[0]
             changes = np.flatnonzero(is_above != is_open)
             stop = start + (int(changes[0]) if len(changes) else len(levels))
             if is_open:
@@ -229,7 +264,7 @@ class AlarmMonitor:
             if not is_open:
                 self._note(levels[part], is_alarm)
             self._shorts = _appended(self._shorts, short[part][~is_alarm])
-            self._longs = _appended(self._longs, long[start : start + n_same])
+            self._peaks = _appended(self._peaks, peaks[start : start + n_same])
             self.n_after = 0 if is_open else self.n_after + stop - start
             if is_open and stop < n:  # the level is low again, or the event is the new normal
                 recent.learn(max(0, first + stop - self.n_open - n_same), end, is_known=True)
@@ -237,17 +272,29 @@ class AlarmMonitor:
                 self.n_open = 0
             else:
                 self.n_open += int(is_alarm.sum())
+            self.n_quiet = LENGTH if is_open and self.is_loud else max(0, self.n_quiet - n_same)
             if begins:
                 self.is_of_pair = bool(pairs[n_same - 1] >= _STAYS * self.limit)
+                self.is_loud = bool(is_short[n_same - 1])
             start += n_same
 
-    def _levels(self, place: int, long: Array, n_before: int) -> tuple[Array, Array, Array, Array]:
+    def _are_usual(self, begin: int, end: int) -> Array:
+        """Return which readings from a place to before another are usual by themselves."""
+        return np.asarray(self.recent.surprise(begin, end, _ONE)[:, 0] < _USUAL_READING)
+
+    def _are_alone(self, is_alone: Array) -> Array:
+        """Return where the long memory raises an alarm alone: not while context windows contain a loud incident."""
+        if self.n_open and self.is_loud:
+            return np.zeros(len(is_alone), np.bool_)
+        return is_alone & (np.arange(len(is_alone)) >= self.n_quiet)
+
+    def _levels(self, place: int, long: Array, is_alone: Array, n_before: int) -> tuple[Array, Array, Array, Array]:
         """Return the levels of readings from a place on, levels by the last two readings, who decides, and surprise."""
         ages, n = self.recent.n_seen + np.arange(n_before, n_before + len(long)), len(long)
         short = self.recent.surprise(place, place + n)
         total = short.sum(axis=1)
-        levels, is_short = combined(long, total, ages, self.loud, self.alone)
-        pairs, _ = combined(long, 2 * short[:, 0], ages, self.loud, self.alone)
+        levels, is_short = combined(long, total, ages, self.loud, is_alone)
+        pairs, _ = combined(long, 2 * short[:, 0], ages, self.loud, is_alone)
         return levels, pairs, is_short, total
 
     def _limits(self, levels: Array, is_open: bool) -> Array:
@@ -276,7 +323,7 @@ class AlarmMonitor:
         self._sort_usual()
         self.limit = limit_of(-self.usual if self.bits >= FALSE_ALARMS else self.known, self.bits)
         self.loud = raised_limit(_LOUD, self._shorts, self.bits, least=_MOST_LEVELS)
-        self.alone = alone_limit(self._longs)
+        self.alone = alone_limit(self._peaks)
 
     def _sort_usual(self) -> None:
         n = len(self.known) - self.n_fresh
@@ -289,7 +336,8 @@ class AlarmMonitor:
         self.usual = np.empty(0)
         self._trail, self.n_open, self.limit = np.empty(0), 0, LIMIT
         self.is_of_pair, self.n_after, self.loud, self._shorts = False, _GLOW, _LOUD, np.empty(0)
-        self.alone, self._longs = _LONG_ALONE, np.empty(0)
+        self.alone, self._peaks = _LONG_ALONE, np.empty(0)
+        self.is_loud, self.n_quiet = False, 0
         self.recent.weigh(len(self.recent.is_known))
 
     # ---- files ------------------------------------------------------------------------------------------------------
@@ -307,11 +355,13 @@ class AlarmMonitor:
             "n_fresh": self.n_fresh,
             "is_of_pair": self.is_of_pair,
             "n_after": min(self.n_after, _GLOW),
+            "is_loud": self.is_loud,
+            "n_quiet": self.n_quiet,
             "n_seen": recent.n_seen,
         }
         arrays = {"values": recent.values, "is_known": recent.is_known, "weights": recent.weights}
         levels = {"known": self.known, "is_start": self.is_start}
-        memories = {"shorts": self._shorts, "longs": self._longs, "trail": self._trail}
+        memories = {"shorts": self._shorts, "peaks": self._peaks, "trail": self._trail}
         return header, {**arrays, **levels, **memories}
 
     @classmethod
@@ -324,8 +374,9 @@ class AlarmMonitor:
         monitor.recent.weights, monitor.recent.n_seen = arrays["weights"], header["n_seen"]
         monitor.limit, monitor.n_open = header["limit"], header["n_open"]
         monitor.is_of_pair, monitor.n_after = header["is_of_pair"], header["n_after"]
+        monitor.is_loud, monitor.n_quiet = header["is_loud"], header["n_quiet"]
         monitor.loud, monitor.known, monitor.is_start = header["loud"], arrays["known"], arrays["is_start"]
-        monitor._shorts, monitor._longs, monitor._trail = arrays["shorts"], arrays["longs"], arrays["trail"]
+        monitor._shorts, monitor._peaks, monitor._trail = arrays["shorts"], arrays["peaks"], arrays["trail"]
         monitor.alone, monitor.n_fresh = header["alone"], header["n_fresh"]
         monitor._check()
         monitor._sort_usual()
@@ -338,12 +389,12 @@ class AlarmMonitor:
         if not self.n_fresh <= min(len(self.known), MOST_UNTIL_WEIGHED):
             raise ValueError("it has an impossible number of new levels")
         if (
-            max(len(self.known) - self.n_fresh, len(self._shorts), len(self._longs)) > _MOST_LEVELS
+            max(len(self.known) - self.n_fresh, len(self._shorts), len(self._peaks)) > _MOST_LEVELS
             or len(self._trail) > _TRAIL
         ):
             raise ValueError("it has too many levels")
         trail = self._trail[~np.isnan(self._trail)]
-        if not all(((part >= 0) & (part < np.inf)).all() for part in (self.known, self._longs, trail)):
+        if not all(((part >= 0) & (part < np.inf)).all() for part in (self.known, self._peaks, trail)):
             raise ValueError("its levels are out of range")
         if not _LOUD <= self.loud < np.inf or not np.isfinite(self._shorts).all():
             raise ValueError("the surprise of its short memory is out of range")
@@ -366,24 +417,22 @@ def limit_of(levels: Array, bits: float) -> float:
     >>> limit_of(np.linspace(0, 0.5, 5001), 1.0)
     0.25
     """
-    if bits >= FALSE_ALARMS:
-        return raised_limit(LIMIT, levels, bits)
-    if len(levels) < _LEAST_LEVELS:
+    if bits >= FALSE_ALARMS:  # the steps of the tail of levels are shorter than those of scores
+        return raised_limit(LIMIT * _STEPS, levels * _STEPS, bits) / _STEPS
+    if len(levels) < LEAST_LEVELS:
         return LIMIT
     return float(np.clip(np.quantile(levels, 1 - 2.0**-bits), _LEAST_LIMIT, LIMIT))
 
 
-def alone_limit(longs: Array) -> float:
-    """Return the level at which the long memory raises an alarm alone, given its levels: well above most of them.
+def alone_limit(longs: Array, least: float = _LONG_ALONE, outstands: float = _OUTSTANDS) -> float:
+    """Return the level at which the long memory raises an alarm alone, given its peaks: well above most of them.
 
     Examples
     --------
     >>> alone_limit(np.zeros(100)), alone_limit(np.full(100, 2.0))
     (1.9, 3.0)
     """
-    if not len(longs):
-        return _LONG_ALONE
-    return max(_LONG_ALONE, float(np.quantile(longs, _USUAL_SHARE)) + _OUTSTANDS)
+    return max(least, float(np.quantile(longs, _USUAL_SHARE)) + outstands) if len(longs) else least
 
 
 def _appended(kept: Array, levels: Array) -> Array:
@@ -391,7 +440,7 @@ def _appended(kept: Array, levels: Array) -> Array:
     return np.concatenate([kept, levels[~np.isnan(levels)]])[-_MOST_LEVELS:]
 
 
-def raised_limit(limit: float, values: Array, bits: float, least: int = _LEAST_LEVELS) -> float:
+def raised_limit(limit: float, values: Array, bits: float, least: int = LEAST_LEVELS) -> float:
     """Return a limit, or the value that one in 2 ** bits exceeds if that is more; fewer than `least` do not show it."""
     return limit if len(values) < least else max(limit, -score_at(bits, np.sort(-values)))
 
@@ -423,15 +472,17 @@ def judge_table(values: Array, surprise: Array, bits: float = FALSE_ALARMS) -> V
 
     def levels_by(ahead: int) -> tuple[Array, Array]:
         long = np.log1p(mean_ahead(excess, ahead))
-        return combined(long, short, ages, loud, alone_limit(long[~np.isnan(long)]))
+        alone = alone_limit(long[~np.isnan(long)], _ALONE_IN_TABLE, _OUTSTANDS_IN_TABLE)
+        return combined(long, short, ages, loud, long >= alone)
 
     (levels, is_short), (sharp, _) = levels_by(_AHEAD), levels_by(_SHARP)
     limit = LIMIT if bits >= FALSE_ALARMS else limit_of(levels[~np.isnan(levels)], bits)
-    pairs, _ = combined(np.full(n, np.nan), 2 * by_length[0], ages, loud)
+    pairs, _ = combined(np.full(n, np.nan), 2 * by_length[0], ages, loud, np.zeros(n, np.bool_))
     is_odd = by_length[0] >= _median(by_length[0]) + _ODD
     is_alarm = without_echoes(alarms_of_table(levels, sharp, limit), pairs >= _STAYS * limit, is_odd)
     usual = np.sort(-levels[~(is_alarm | np.isnan(levels))])
-    return Verdicts.of(levels, is_alarm, np.full(n, limit), is_short, usual)
+    limits = np.where(is_alarm, np.fmin(levels, limit), limit)
+    return Verdicts.of(levels, is_alarm, limits, is_short, usual)
 
 
 def _median(values: Array) -> float:
@@ -490,6 +541,8 @@ _STATE = schema.record(
         "n_fresh": schema.whole(),
         "is_of_pair": schema.flag,
         "n_after": schema.whole(),
+        "is_loud": schema.flag,
+        "n_quiet": schema.whole(0, LENGTH),
         "n_seen": schema.whole(),
     }
 )
@@ -500,6 +553,6 @@ _LAYOUT: Layout = {  # C channels, S readings, L levels, M surprises, K and T le
     "known": (np.float64, "L"),
     "is_start": (np.bool_, "L"),
     "shorts": (np.float64, "M"),
-    "longs": (np.float64, "K"),
+    "peaks": (np.float64, "K"),
     "trail": (np.float64, "T"),
 }

@@ -87,8 +87,8 @@ class RecentReadings:
         held = self.values[:, max(0, end - KNOWN) : end]
         self.weights = 1 / np.array([typical_distance(channel) for channel in held])
 
-    def surprise(self, begin: int, end: int) -> Array:
-        """Return the surprise of the shingles that end at places from `begin` to before `end`, (n, 2), in nats.
+    def surprise(self, begin: int, end: int, lengths: Array = LENGTHS) -> Array:
+        """Return the surprise of the shingles that end at places from `begin` to before `end`, (n, K), in nats.
 
         NaN where fewer than 16 shingles are known, or the reading is missing.
         """
@@ -97,9 +97,9 @@ class RecentReadings:
         counts = np.concatenate([[0], np.cumsum(self.is_known)])
         is_scored = (places >= first) & ~np.isnan(self.values[:, begin:end]).all(axis=0)
         is_scored &= counts[places] - counts[np.minimum(first, places)] >= LEAST
-        found, rows = np.full((len(places), len(LENGTHS)), np.nan), places[is_scored]
+        found, rows = np.full((len(places), len(lengths)), np.nan), places[is_scored]
         found[is_scored] = _measured(
-            self.values, self.is_known, rows, first[is_scored], rows, self.weights, is_apart=False
+            self.values, self.is_known, rows, first[is_scored], rows, self.weights, lengths, is_apart=False
         )
         return found
 
@@ -120,7 +120,7 @@ def surprise_in_table(values: Array) -> Array:
     begins = np.clip(places - KNOWN // 2, _LONGEST - 1, max(_LONGEST - 1, n - KNOWN))
     ends = np.minimum(begins + KNOWN, n)
     weights = 1 / np.array([typical_distance(channel) for channel in values])
-    found[places] = _measured(values, is_known, places, begins, ends, weights, is_apart=True)
+    found[places] = _measured(values, is_known, places, begins, ends, weights, LENGTHS, is_apart=True)
     return np.stack([mean_ahead(found[:, k], int(length)) for k, length in enumerate(LENGTHS)])
 
 
@@ -156,13 +156,21 @@ def typical_distance(channel: Array) -> float:
 
 
 def _measured(
-    values: Array, is_known: Array, rows: Array, begins: Array, ends: Array, weights: Array, *, is_apart: bool
+    values: Array,
+    is_known: Array,
+    rows: Array,
+    begins: Array,
+    ends: Array,
+    weights: Array,
+    lengths: Array,
+    *,
+    is_apart: bool,
 ) -> Array:
-    out = np.empty((len(rows), len(LENGTHS)))
+    out = np.empty((len(rows), len(lengths)))
     fill: Callable[..., None] = _kernels().fill_surprise
     places = (np.ascontiguousarray(part, np.int64) for part in (rows, begins, ends))
     workspace = np.empty(int((ends - begins).max(initial=0)))
-    fill(np.ascontiguousarray(values), is_known, *places, weights, LENGTHS, is_apart, workspace, out)
+    fill(np.ascontiguousarray(values), is_known, *places, weights, lengths, is_apart, workspace, out)
     return out
 
 
