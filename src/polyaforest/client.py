@@ -88,6 +88,7 @@ class ScoredRecord:
     values: dict[str, float | str | None]
     expected: dict[str, dict[str, float | None]]
     raw: Facts = field(repr=False)
+    weight: int = 1
 
 
 @dataclass(frozen=True)
@@ -522,4 +523,5 @@ def _record(facts: Facts) -> ScoredRecord:
         facts["values"],
         facts["expected"],
         facts,
+        facts.get("weight", 1),
     )

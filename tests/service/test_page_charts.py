@@ -171,6 +171,19 @@ def test_overview_searches_keys_and_events_and_filters_streams(show):
     page.locator(".attention .event-row", has_text="cpu 99").wait_for()
 
 
+def test_long_name_of_a_stream_is_cut_only_beside_a_long_key(show):
+    page = show("/").page
+    names = page.locator(".lane .lane-stream")
+    expect(names).to_have_count(2)
+    assert {one.get_attribute("title") for one in names.all()} == {"web"}
+    names.evaluate_all("all => all.forEach(one => (one.textContent = 'w'.repeat(25)))")  # as if it had this name
+    page.set_viewport_size({"width": 1270, "height": 800})
+    expect(page.locator(".lane.is-whole")).to_have_count(1)
+    for key, expected in {LONG: True, "young": False}.items():
+        name = page.locator(".lane", has_text=key).locator(".lane-stream")
+        assert name.evaluate("one => one.scrollWidth > one.clientWidth") == expected
+
+
 def test_list_and_event_give_one_rarity(show, service):
     (event,) = service.get("/events", key=LONG, open=True)["events"]
     rarity = float(f"{2 ** event['tail_bits']:.2g}")

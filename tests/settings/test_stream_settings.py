@@ -24,6 +24,7 @@ VALUES = {
     "time": ("at", "at"),
     "by": ("host", "host"),
     "id": ("number", "number"),
+    "weight": ("hits", "hits"),
     "window": ("6h", "6h"),
     "series": (False, None),
     "shingle": (3, "3"),
@@ -94,7 +95,7 @@ def test_every_setting_is_an_option_of_watch_and_a_key_of_serve(name):
 
 def test_values_and_bad_values_are_tested_for_every_setting():
     assert set(VALUES) == set(SETTINGS)
-    of_text = {"columns", "categories", "time", "by", "id"}
+    of_text = {"columns", "categories", "time", "by", "id", "weight"}
     flags = {name for name, setting in SETTINGS.items() if isinstance(setting.values, Flag)}
     assert set(BAD) == set(SETTINGS) - of_text - flags
 
@@ -125,6 +126,21 @@ def test_bad_values_name_the_setting_and_the_allowed_values_in_both(name, cli):
             ["--series", "--categories", "zone"],
             {"series": True, "categories": ["zone"]},
             ("--categories is for independent records", "`categories` is for independent records"),
+        ),
+        (
+            ["--series", "--weight", "hits"],
+            {"series": True, "weight": "hits"},
+            ("--weight is for independent records", "`weight` is for independent records"),
+        ),
+        (
+            ["--drift", "report", "--weight", "hits"],
+            {"drift": "report", "weight": "hits"},
+            ("omit --weight", "omit `weight`"),
+        ),
+        (
+            ["--columns", "a,b", "--weight", "b"],
+            {"columns": ["a", "b"], "weight": "b"},
+            ("--weight names 'b', which is already used", "`weight` names 'b', which is already used"),
         ),
         (
             ["--drift", "keep", "--drift-alarms-every", "1d"],

@@ -43,7 +43,7 @@ _reading = options.combine(
         help="Read from redis://host:port/db?stream=NAME or kafka://host:port/TOPIC.",
     ),
     click.option("--follow", is_flag=True, help="Wait for lines appended to FILE, across log rotation, like tail -F."),
-    options.stream_options("columns", "categories", "time", "by", "id", "format"),
+    options.stream_options("columns", "categories", "time", "by", "id", "weight", "format"),
 )
 _SCORING = (
     "window", "series", "shingle", "difference", "calendar", "timezone", "false_alarm_rate", "trees",
@@ -176,6 +176,7 @@ def _watcher(given: dict[str, Any], settings: StreamSettings, stack: ExitStack) 
         key=settings.by,
         id=settings.id,
         categories=_categories(given, template),
+        weight=settings.weight,
     )
     source = open_source(where, follow=given["follow"])
     stack.callback(source.close)
@@ -304,6 +305,10 @@ def _template(given: dict[str, Any], settings: StreamSettings) -> Detector:
 
     if given["start_from"] is not None:
         first = load(given["start_from"])
+        if isinstance(first, SeriesMPF) and settings.weight is not None:
+            raise BadInput(
+                f"--weight is for independent records, but {given['start_from']} is a model of a time series"
+            )
         if isinstance(first, SeriesMPF) or (isinstance(first, StreamingMPF) and not first.is_frozen_):
             return first
         raise BadInput(f"{given['start_from']} cannot learn from a stream: fit a model with `polyaforest fit --stream`")

@@ -27,10 +27,11 @@ from polyaforest.io.json_values import flattened, parse_object
 from polyaforest.tables.categories import canonical, code_of
 from polyaforest.tables.rows import RowLayout, StreamRow
 
-__all__ = ["LONGEST_KEY", "LONGEST_LINE", "Record", "RecordReader"]
+__all__ = ["LARGEST_WEIGHT", "LONGEST_KEY", "LONGEST_LINE", "Record", "RecordReader"]
 
 LONGEST_LINE = 1 << 20  # bytes
 LONGEST_KEY = 4096  # characters of a key or id, which programs send in URLs
+LARGEST_WEIGHT = 10_000  # of a record; its copies are learned one by one, while other records wait
 _MOST_LATE = 100  # ignored fields to name
 MOST_COLUMNS = 10_000  # bounds the memory that a first record can request
 
@@ -66,8 +67,8 @@ class RecordReader:
     """Parse a stream of records.
 
     The first valid record determines what is not configured: the format, the time (a field with a name like "timestamp"
-    that contains a time), and the columns (all numeric and boolean fields but time, its parts, key and id). Fields of
-    nested objects have dotted names ("cpu.user"). Missing fields and nulls are NaN; other fields are ignored.
+    that contains a time), and the columns (all numeric and boolean fields but time, its parts, key, id and weight).
+    Fields of nested objects have dotted names ("cpu.user"). Missing fields and nulls are NaN; other fields are ignored.
 
     CSV begins with a header, or has numbers only, and then columns are named "column_1" and so on. A repeated header,
     as in a new log file, may reorder the columns; while it lacks a used column, records are invalid. With semicolons as
@@ -86,6 +87,8 @@ class RecordReader:
         and backslashes are escaped by a backslash.
     categories : sequence of str, optional
         Fields to use as categories, after or among the columns; other text fields are ignored.
+    weight : str, optional
+        Field with the number of times that a record counts, a whole number.
 
     Attributes
     ----------
@@ -103,7 +106,7 @@ class RecordReader:
     --------
     >>> reader = RecordReader()
     >>> reader.parse(Record("1", b'{"ts": "1970-01-01T00:01:00Z", "host": "a", "cpu": {"user": 7, "idle": 93}}'))
-    StreamRow(values=[7.0, 93.0], time=60.0, key=None, id=None, texts={}, place=0, position='')
+    StreamRow(values=[7.0, 93.0], time=60.0, key=None, id=None, texts={}, place=0, position='', weight=1)
     >>> reader.names
     ['cpu.user', 'cpu.idle']
     >>> reader.parse(Record("2", b'{"ts": 61, "cpu": {"user": "high"}}'))
@@ -119,12 +122,13 @@ class RecordReader:
         key: str | Sequence[str] | None = None,
         id: str | None = None,
         categories: Sequence[str] = (),
+        weight: str | None = None,
     ) -> None:
         if format not in _FORMATS:
             raise ValueError(f"format must be one of {', '.join(_FORMATS)}; got {format!r}")
         self.format = format
         self.names = [] if columns is None else list(columns)
-        self.time, self.key, self.id = time, _one_or_more(key), id
+        self.time, self.key, self.id, self.weight = time, _one_or_more(key), id, weight
         self.categories = list(categories)
         self.skipped: dict[str, str] = {}
         self.late: dict[str, int] = {}
@@ -160,6 +164,7 @@ class RecordReader:
             "header": list(self._header),
             "delimiter": self._delimiter,
             **({"categories": list(self.categories)} if self.categories else {}),
+            **({"weight": self.weight} if self.weight is not None else {}),
         }
 
     @classmethod
@@ -175,7 +180,8 @@ class RecordReader:
         self.time, self.key, self.id = state["time"], _one_or_more(state["key"]), state["id"]
         self._named, self._is_inferred = state["named"], state["settled"]
         self._header, self._delimiter = list(state["header"]), state["delimiter"]
-        self.categories = list(state.get("categories", []))  # absent from states of earlier versions
+        self.categories = list(state.get("categories", []))  # absent from states of earlier versions, as is the weight
+        self.weight = state.get("weight")
         self._prepare()
 
     def _prepare(self) -> None:
@@ -187,7 +193,7 @@ class RecordReader:
             itemgetter(*names) if len(names) > 1 else lambda fields: [fields[name] for name in names]
         )
         self._keys = () if self.key is None else (self.key,) if isinstance(self.key, str) else self.key
-        needed = dict.fromkeys([*self.names, *([] if self.time is None else [self.time]), *self._keys])
+        needed = dict.fromkeys(name for name in (*self.names, self.time, *self._keys, self.weight) if name is not None)
         roles = [*needed, *([] if self.id is None else [self.id]), *self.skipped]
         self._known = {name for path in roles for name in (path, path.partition(".")[0])}
         self._gone = [name for name in needed if name not in self._header]
@@ -211,6 +217,7 @@ class RecordReader:
             self._key_of(fields),
             None if self.id is None else _label(self.id, _found(fields, self.id), needed=False),
             texts,
+            weight=1 if self.weight is None else _weight(self.weight, _found(fields, self.weight), of_text),
         )
 
     def _key_of(self, fields: Mapping[str, Any]) -> str | None:
@@ -269,12 +276,13 @@ class RecordReader:
         if self._named and not any(name in fields for name in self.names):
             raise _BadRecordError(f"has none of the columns {in_words(self.names)}; its fields are {in_words(fields)}")
         if self.time is None:
-            free = (name for name in fields if name not in (*self._keys, self.id, *self.names, *self.categories))
+            used = (*self._keys, self.id, self.weight, *self.names, *self.categories)
+            free = (name for name in fields if name not in used)
             self.time = next((name for name in free if looks_like_time(name, fields[name])), None)
         kinds = {name: _kind(value, of_text) for name, value in fields.items()}
         if not self._named:
             kinds |= self._repeated_times(fields)
-            roles = (self.time, *self._keys, self.id)
+            roles = (self.time, *self._keys, self.id, self.weight)
             self.names = [name for name, kind in kinds.items() if kind == "a number" and name not in roles]
             self.names = [name for name in self.names if name not in self.categories] + self.categories
         if not self.names:
@@ -283,7 +291,7 @@ class RecordReader:
             raise _BadRecordError(
                 f"too many numeric columns: {len(self.names):,}; at most {MOST_COLUMNS:,} are supported"
             )
-        used = (*self.names, self.time, *self._keys, self.id)
+        used = (*self.names, self.time, *self._keys, self.id, self.weight)
         others = {name: kind for name, kind in kinds.items() if name not in used}
         self.skipped = {name: "not selected" if kind == "a number" else kind for name, kind in others.items()}
         self._prepare()
@@ -469,6 +477,18 @@ def _number(name: str, value: Any, of_text: bool) -> float:
     if not math.isfinite(number):
         raise _BadRecordError(f"{_quoted(name)} is not finite: {_shortened(value)}")
     return float(number)
+
+
+def _weight(name: str, value: Any, of_text: bool) -> int:
+    """Return the number of times that a record counts."""
+    number = _number(name, value, of_text)
+    if math.isnan(number):
+        raise _BadRecordError(f"weight {_quoted(name)} is missing")
+    if not (0 <= number <= LARGEST_WEIGHT and number.is_integer()):
+        raise _BadRecordError(
+            f"weight {_quoted(name)} is {_shortened(value)}: it must be a whole number from 0 to {LARGEST_WEIGHT:,}"
+        )
+    return int(number)
 
 
 def _category(name: str, value: Any) -> str | None:

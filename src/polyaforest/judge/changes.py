@@ -110,6 +110,9 @@ def _refusals(wanted: RecordReader, state: Mapping[str, Any], data: str) -> Iter
         before = f"each {_fields(stored)} has its own" if stored is not None else "all records share their"
         after = "none" if now is None else _fields(now)
         yield "by", f"{before} {data}, but by is now {after}"
+    if wanted.weight != state.get("weight"):
+        before, after = (f"the field {name!r}" if name else "none" for name in (state.get("weight"), wanted.weight))
+        yield "weight", f"the {data} have the weights of {before}, but weight is now {after}"
     if wanted.id is not None and wanted.id in state["names"]:
         yield "id", f"the field {wanted.id!r} is a column of the models"
 
@@ -123,7 +126,8 @@ def _continued_reader(wanted: RecordReader, state: Mapping[str, Any]) -> dict[st
     """Return the reader state of existing models; it keeps the detected columns."""
     if wanted.format not in ("auto", state["format"]):
         known = {"columns": state["names"], "time": state["time"], "key": state["key"]}
-        return RecordReader(wanted.format, **known, id=wanted.id, categories=state.get("categories", [])).state()
+        known |= {"categories": state.get("categories", []), "weight": state.get("weight")}
+        return RecordReader(wanted.format, **known, id=wanted.id).state()
     return {**state, "id": wanted.id}
 
 

@@ -119,8 +119,14 @@ class Judge(ABC, Generic[Result]):
         return judged
 
     def _next_piece(self, entry: Entry, rows: Sequence[StreamRow]) -> Piece:
-        """Return the next piece: as planned, but no further than the next check for a time series."""
+        """Return the next piece: as planned, but no further than the next check for a time series.
+
+        Records of weight 0 are scored without being learned.
+        """
         piece = self.plan(entry, rows)
+        counts = rows[0].weight > 0
+        n = next((i for i, row in enumerate(rows[: piece.n]) if (row.weight > 0) is not counts), piece.n)
+        piece = Piece(n, piece.is_learned and counts)
         return piece._replace(n=min(piece.n, n_until_decision(entry.detector))) if self._finds_series else piece
 
     def _judge_piece(

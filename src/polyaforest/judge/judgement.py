@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import nan
 from typing import NamedTuple
 
@@ -41,15 +42,21 @@ def score(
     explain: bool = True,
     monitor: DriftMonitor | None = None,
 ) -> list[Judgement]:
-    """Score rows of one key together and, if `learn`, learn them, with the drift monitor of the model if it has one."""
+    """Score rows of one key together and, if `learn`, learn them, with the drift monitor of the model if it has one.
+
+    The point of a row is that of its first copy. Rows to learn have positive weights.
+    """
     named, times = layout.named(rows), layout.times(rows)
     if not learn:
         detected = detect_only(detector, named, times, explain=explain)
         return _judgements(rows, detected, [None] * len(rows))
     n_before, keys = detector.n_seen_ if detector.is_fitted else 0, _keys_of(rows, detector)
-    points: Sequence[Key] = range(n_before, n_before + len(rows)) if keys is None else keys
+    firsts = accumulate((row.weight for row in rows[:-1]), initial=n_before)  # of the copies of each row
+    points: Sequence[Key] = list(firsts) if keys is None else keys
     if monitor is None:
-        detected = detector.detect_then_learn(named, keys=keys, times=times, explain=explain)
+        weights = layout.weights(rows)
+        weighted = {} if weights is None else {"sample_weight": weights}  # a series has none
+        detected = detector.detect_then_learn(named, keys=keys, times=times, explain=explain, **weighted)
         return _judgements(rows, detected, points)
     n_followed, is_learned = monitor.n_seen_, monitor.on_drift != "keep" or monitor.change_ is None
     detected, changes = monitor.detect_then_learn(named, keys=keys, times=times, explain=explain)
@@ -85,4 +92,7 @@ def _keys_of(rows: Sequence[StreamRow], detector: Detector) -> list[str] | None:
     if any(name is None for name in names):
         return None
     n_before = detector.n_seen_ if detector.is_fitted else 0
-    return point_keys([str(name) for name in names], detector.holds, n_before=n_before)
+    heavy = {row.id for row in rows if row.weight > 1}  # older copies may outlive the first, which has the name
+    return point_keys(
+        [str(name) for name in names], lambda name: name in heavy or detector.holds(name), n_before=n_before
+    )

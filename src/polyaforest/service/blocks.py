@@ -70,6 +70,7 @@ class ScoredRecord(NamedTuple):
     values: list[float]
     band: Band | None  # expected range
     texts: Mapping[int, str] = {}  # of its categories, by column; never written to
+    weight: int = 1  # how many times it counts
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Block:
     points: Array  # int64 (n,); -1 if not learned or named
     values: Array  # float64 (n, C)
     bands: Array  # float32 (n, 3, C)
+    weights: Array  # int64 (n,): how many times each record counts
     names: tuple[str | None, ...]  # keys of points that have names; empty if none has
     texts: Mapping[tuple[int, float], str] = field(default_factory=dict)  # of categories, by column and code
 
@@ -111,6 +113,7 @@ class Block:
             np.array(points, np.int64),
             np.array([sample.values for sample in samples], np.float64).reshape(n, n_fields),
             bands,
+            np.array([sample.weight for sample in samples], np.int64),
             tuple(names) if any(name is not None for name in names) else (),
             {(k, sample.values[k]): text for sample in samples for k, text in sample.texts.items()},
         )
@@ -148,8 +151,13 @@ class Block:
         """The texts of categories; a code is that of one text in every column."""
         return {code: text for (_, code), text in self.texts.items()}
 
+    @property
+    def sample_weight(self) -> dict[str, Any]:
+        """The weights of records as argument of detectors, none if each counts once: a series takes none."""
+        return {} if (self.weights == 1).all() else {"sample_weight": self.weights.astype(np.float64)}
+
     def point_keys(self) -> list[int | str | None]:
-        """Return the key of each record in the model, None if it was not learned."""
+        """Return the key of each record in the model, that of its first copy; None if it was not learned."""
         names = self.names or (None,) * len(self)
         return [
             name if name is not None else None if point == _NO_POINT else point
@@ -160,8 +168,10 @@ class Block:
         """Serialise the block."""
         facts = {"n": len(self), "fields": self.values.shape[1], "names": self.names or None}
         texts = [(*place, text) for place, text in self.texts.items()]
-        header = orjson.dumps(facts | ({"texts": texts} if texts else {}))
-        columns = [np.ascontiguousarray(getattr(self, name)).tobytes() for name in _COLUMNS]
+        is_weighted = bool((self.weights != 1).any())
+        header = orjson.dumps(facts | ({"texts": texts} if texts else {}) | ({"weighted": True} if is_weighted else {}))
+        names = _COLUMNS if is_weighted else _COLUMNS[:-1]
+        columns = [np.ascontiguousarray(getattr(self, name)).tobytes() for name in names]
         return b"".join([len(header).to_bytes(4, "little"), header, *columns])
 
     @classmethod
@@ -169,11 +179,13 @@ class Block:
         """Read a block written by `to_bytes`."""
         start = 4 + int.from_bytes(text[:4], "little")
         header = orjson.loads(text[4:start])
-        columns = []
-        for dtype, shape in _columns(header["n"], header["fields"]):
+        types, columns = _columns(header["n"], header["fields"]), []
+        for dtype, shape in types if header.get("weighted") else types[:-1]:
             count = int(np.prod(shape))
             columns.append(np.frombuffer(text, dtype, count, start).reshape(shape))
             start += count * np.dtype(dtype).itemsize
+        if len(columns) < len(types):
+            columns.append(np.ones(header["n"], np.int64))
         texts = {(int(k), float(code)): str(text) for k, code, text in header.get("texts", ())}
         return cls(**dict(zip(_COLUMNS, columns, strict=True)), names=tuple(header["names"] or ()), texts=texts)
 
@@ -185,7 +197,7 @@ def _columns(n: int, n_fields: int) -> list[tuple[Any, tuple[int, ...]]]:
     """Return the dtype and shape of each column of a block."""
     wide = [(np.float64, (n, n_fields)), (np.float32, (n, 3, n_fields))]
     types = (np.int64, np.int64, np.float64, np.float64, np.float32, np.float32, np.uint8, np.int64)
-    return [*((dtype, (n,)) for dtype in types), *wide]
+    return [*((dtype, (n,)) for dtype in types), *wide, (np.int64, (n,))]
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,7 @@ def new_reader(config: StreamConfig) -> RecordReader:
         key=config.by,
         id=config.id,
         categories=config.categories or (),
+        weight=config.weight,
     )
 
 

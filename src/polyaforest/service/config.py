@@ -270,6 +270,8 @@ class StreamConfig(SettingsTable, StreamSettings):
             raise ValueError('set both source = "prometheus" and the table `prometheus`, or neither')
         if (self.source in _PUSHED) != (self.metrics is not None):
             raise ValueError('set both source = "otlp" or "remote-write" and the table `metrics`, or neither')
+        if self.weight is not None and self.source in ("prometheus", *_PUSHED):
+            raise ValueError("`weight` is for streams of records: those of metrics have none")
         for words in self.conflicts():
             raise ValueError(words)
         return self

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import sqlite3
 import time as clock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import orjson
 
 from polyaforest.detectors import SeriesMPF, StreamingMPF
-from polyaforest.forest.point_store import keys_named
+from polyaforest.forest.point_store import Key, copied_keys, keys_named
 from polyaforest.io.json_values import to_json
 from polyaforest.judge.changes import apply_settings
 from polyaforest.judge.models import Detector, Entry, load_stream
@@ -200,14 +200,23 @@ def _apply(entry: Entry, worker: Worker, block: Block, verdict: str, latest: flo
     """Delete the records of an event from a model, or learn them as normal; return what was done."""
     if verdict == "incident":
         numbering = Numbering.of_notes(entry.notes)
-        known = [numbering.in_model(key) for key in block.point_keys()]
-        held = [key for key in known if key is not None and entry.detector.holds(key)]
-        if held:
-            entry.detector.delete(held)
-        return {"n_deleted": len(held), "points": held}
+        known = zip(map(numbering.in_model, block.point_keys()), block.weights.tolist(), strict=True)
+        held = [copies for first, n in known if (copies := _held_copies(entry.detector, first, n))]
+        points = [point for copies in held for point in copies]
+        if points:
+            entry.detector.delete(points)
+        return {"n_deleted": len(held), "points": points}
     if isinstance(entry.detector, SeriesMPF):  # it cannot learn a context window twice: see `known_normals`
         return {"n_taught": 0}
     return {"n_taught": _teach(entry.detector, worker, block.where((block.flags & FLAGGED) > 0), latest)}
+
+
+def _held_copies(detector: Detector, first: Key | None, n: int) -> list[Key]:
+    """Return the keys of the copies of a record that a model holds."""
+    copies: Iterable[Key | None] = (
+        range(first, first + n) if isinstance(first, int) else copied_keys([first], np.array([n]))
+    )
+    return [point for point in copies if point is not None and detector.holds(point)]
 
 
 def _latest(stream: ServedStream, key: str, block: Block) -> float:
@@ -240,7 +249,7 @@ def _restored(
     if any(about.get("n_taught") for _, _, _, about, _ in later):
         raise Conflict("later feedback changed the same model: undo that first")
     since = stream.history.since(key, position)
-    n_since = 0 if since is None else int(((since.flags & NOT_LEARNED) == 0).sum())
+    n_since = 0 if since is None else int(since.weights[(since.flags & NOT_LEARNED) == 0].sum())
     if _n_seen(worker.store[key].detector) != _n_seen(model) + n_taught + n_since:
         raise Conflict("too late to undo: later records are no longer in the history")
     befores = {}

@@ -54,6 +54,7 @@ def import_tables(stream: ServedStream, paths: Sequence[str], progress: Callable
         key=reader.key,
         id=reader.id,
         categories=reader.categories,
+        weight=reader.weight,
     )
     n = n_flagged = 0
     reasons: list[str] = []
@@ -91,4 +92,6 @@ def _lines(table: Table, piece: TableChunk, time: str) -> Iterator[bytes]:
             record[columns.key] = piece.keys[i]
         if columns.id is not None and piece.ids is not None:
             record[columns.id] = piece.ids[i]
+        if columns.weight is not None and piece.weights is not None:
+            record[columns.weight] = piece.weights[i].item()
         yield orjson.dumps(record)

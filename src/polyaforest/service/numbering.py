@@ -51,13 +51,13 @@ class Numbering:
         """Write the mapping to the notes of a model."""
         notes[_NAME] = {"since": self.since, "ahead": self.ahead, "runs": self._runs}
 
-    def add(self, in_history: int, in_model: int) -> None:
-        """Add a relearned record; call in the order of the records."""
+    def add(self, in_history: int, in_model: int, n: int = 1) -> None:
+        """Add the `n` copies of a relearned record; call in the order of the records."""
         last = self._runs[-1] if self._runs else [0, 0, -1]
         if in_history - last[0] == in_model - last[1] == last[2]:
-            last[2] += 1
+            last[2] += n
         else:
-            self._runs.append([in_history, in_model, 1])
+            self._runs.append([in_history, in_model, n])
 
     def in_history(self, point: Key | None) -> Key | None:
         """Return the history number of a point that the model has just learned."""

@@ -163,8 +163,10 @@ def _score(
     layout = RowLayout(stream.fields, coded, has_times=config.time is not None or stream.is_timed)
     times = np.maximum.accumulate(block.times) if layout.has_times else block.times  # they may be out of order
     texts = block.texts_by_code
-    parts = enumerate(zip(block.values.tolist(), times.tolist(), strict=True))
-    rows = [StreamRow(values, time, key, texts=texts, place=place) for place, (values, time) in parts]
+    parts = enumerate(zip(block.values.tolist(), times.tolist(), block.weights.tolist(), strict=True))
+    rows = [
+        StreamRow(values, time, key, texts=texts, place=place, weight=weight) for place, (values, time, weight) in parts
+    ]
     with open_store(None, lambda: new_detector(config)) as store:
         judged = _TrialJudge(store, config, layout.names, check).judge(rows, layout)
     if judged.rejected and not judged.results:

@@ -159,9 +159,9 @@ class Relearning:
         numbering = self._numbering.setdefault(key, Numbering())
         if self._reader.time is not None:  # records may have arrived out of order
             block = replace(block, times=np.maximum.accumulate(block.times))
-        place = np.arange(len(block))
-        for start in range(0, len(block), PIECE):
-            self._learn_piece(self._store[key], numbering, block.where((place >= start) & (place < start + PIECE)))
+        turns = (np.cumsum(block.weights) - block.weights) // PIECE  # a heavy record takes as long as its copies
+        for turn in np.unique(turns):
+            self._learn_piece(self._store[key], numbering, block.where(turns == turn))
             yield
 
     def _learn_piece(self, entry: Entry, numbering: Numbering, block: Block) -> None:
@@ -177,7 +177,7 @@ class Relearning:
                 entry.detector = detector
                 self._take_note(numbering, learned, n_seen(detector))
         except ValueError:
-            n_done = n_seen(entry.detector) - before
+            n_done = int((np.cumsum(block.weights) <= n_seen(entry.detector) - before).sum())
             if len(block) > 1:
                 for place in range(n_done, len(block)):
                     self._learn_piece(entry, numbering, block.where(np.arange(len(block)) == place))
@@ -185,9 +185,12 @@ class Relearning:
     def _take_note(self, numbering: Numbering, block: Block, n_after: int) -> None:
         """Add learned records to the numbering."""
         self.n_learned += len(block)
-        for in_model, in_history in enumerate(block.points.tolist(), n_after - len(block)):
+        firsts = n_after - np.cumsum(block.weights[::-1])[::-1]  # of the copies of each record
+        for in_history, in_model, n in zip(
+            *(part.tolist() for part in (block.points, firsts, block.weights)), strict=True
+        ):
             if in_history >= 0:
-                numbering.add(in_history, in_model)
+                numbering.add(in_history, in_model, n)
 
 
 def replay(
@@ -206,6 +209,7 @@ def replay(
             piece.named_rows(reader.names, reader.categories),
             keys=list(piece.names) if piece.names else None,
             times=piece.times if is_timed else None,
+            **piece.sample_weight,
         )
         detector = decide(detector) if finds_series and is_timed else detector
         yield detector, piece

@@ -80,6 +80,7 @@ def rows_of(key: str, block: Block, fields: Sequence[str]) -> Iterator[dict[str,
             "p_value": _number(block.p_values[i]),
             "threshold": _number(block.thresholds[i]),
             **{name: bool(flags & bit) != (name == "is_learned") for name, bit in _FLAGS.items()},
+            "weight": int(block.weights[i]),
             "values": {
                 name: texts.get((k, values[k]), _number(values[k])) for k, name in enumerate(fields) if k < len(values)
             },
@@ -96,8 +97,8 @@ def _number(value: Any) -> float | None:
     return number if isfinite(number) else None
 
 
-def _frame(key: str, block: Block, fields: Sequence[str]) -> pl.DataFrame:
-    """Return the records of a block as a table; fields that the block lacks are empty."""
+def _frame(key: str, block: Block, fields: Sequence[str], weight: str | None) -> pl.DataFrame:
+    """Return the records of a block as a table; fields that the block lacks are empty. `weight` names the weights."""
     n, width = len(block), block.values.shape[1]
     micros = np.where(np.isfinite(block.times), block.times, 0.0) * 1e6
     columns: dict[str, Any] = {
@@ -109,6 +110,8 @@ def _frame(key: str, block: Block, fields: Sequence[str]) -> pl.DataFrame:
         "threshold": block.thresholds.astype(np.float64),
     }
     columns |= {name: ((block.flags & bit) > 0) != (name == "is_learned") for name, bit in _FLAGS.items()}
+    if weight is not None:
+        columns[_unused(weight, columns)] = block.weights
     for k, name in enumerate(fields):
         values = block.values[:, k] if k < width else np.full(n, np.nan)
         texts = {code: text for (place, code), text in block.texts.items() if place == k}
@@ -129,11 +132,13 @@ def _unused(name: str, columns: dict[str, Any]) -> str:
     return name
 
 
-def csv_parts(found: Iterator[tuple[str, Block]], fields: Sequence[str], coded: Sequence[str]) -> Iterator[bytes]:
+def csv_parts(
+    found: Iterator[tuple[str, Block]], fields: Sequence[str], coded: Sequence[str], weight: str | None = None
+) -> Iterator[bytes]:
     """Yield a table as CSV, times in RFC 3339; text that a spreadsheet would take for a formula gets an apostrophe."""
     is_first = True
     for key, block in found:
-        frame = _typed(_frame(_plain(key), block, fields), coded)
+        frame = _typed(_frame(_plain(key), block, fields, weight), coded)
         text = frame.write_csv(include_header=is_first, datetime_format="%Y-%m-%dT%H:%M:%S%.fZ")
         is_first = False
         yield text.encode()
@@ -150,12 +155,14 @@ def _typed(frame: pl.DataFrame, coded: Sequence[str]) -> pl.DataFrame:
     return frame.with_columns(pl.col(name).cast(pl.String) for name in coded if name in frame.columns)
 
 
-def parquet_parts(found: Iterator[tuple[str, Block]], fields: Sequence[str], coded: Sequence[str]) -> Iterator[bytes]:
+def parquet_parts(
+    found: Iterator[tuple[str, Block]], fields: Sequence[str], coded: Sequence[str], weight: str | None = None
+) -> Iterator[bytes]:
     """Yield a table as Parquet, written to temporary files first."""
     with tempfile.TemporaryDirectory(prefix="polyaforest-") as folder:
         n = 0
         for n, (key, block) in enumerate(found, 1):
-            _typed(_frame(key, block, fields), coded).write_parquet(os.path.join(folder, f"{n:09d}.parquet"))
+            _typed(_frame(key, block, fields, weight), coded).write_parquet(os.path.join(folder, f"{n:09d}.parquet"))
         whole = os.path.join(folder, "all")
         if n:
             pl.scan_parquet(os.path.join(folder, "*.parquet")).sink_parquet(whole)

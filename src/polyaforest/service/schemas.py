@@ -176,6 +176,7 @@ class ScoredRecord(Answer):
     is_anomaly: bool
     is_muted: bool
     is_learned: bool
+    weight: int = Field(description="How many times the model has learned it.")
     values: dict[str, float | str | None]
     expected: dict[str, Range]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Sequence
+from itertools import accumulate, takewhile
 from math import isnan
 from typing import Any, NamedTuple, Protocol
 
@@ -199,7 +200,9 @@ class Worker(Loop[RecordResult]):
         n = len(rows)
         if self.config.band:
             outlook.renew(entry)
-            n = min(n, outlook.n_until_renewed(entry.detector))
+            n_copies = accumulate(row.weight or 1 for row in rows)
+            most = outlook.n_until_renewed(entry.detector)
+            n = max(1, sum(1 for _ in takewhile(lambda one: one <= most, n_copies)))
         if not self._maintenance and not self.config.gates.valid:
             return Piece(n)
         is_learned = self._is_learned(rows[0])
@@ -220,11 +223,13 @@ class Worker(Loop[RecordResult]):
 
     def describe(self, entry: Entry, judgements: list[Judgement]) -> Sequence[RecordResult]:
         """Apply gates and maintenance windows to judgements on records of a key, and track events."""
-        n, n_learned = len(judgements), sum(judgement.point is not None for judgement in judgements)
+        n_learned = sum(judgement.row.weight for judgement in judgements if judgement.point is not None)
         n_before = (entry.detector.n_seen_ if entry.detector.is_fitted else 0) - n_learned
-        bands: list[Band | None] = [None] * n
+        bands: list[Band | None] = [None] * len(judgements)
         if self.config.band:
-            bands = outlook.bands(entry, len(self.reader.names), n_before, n)
+            firsts = list(accumulate((one.row.weight or 1 for one in judgements[:-1]), initial=0))  # of their copies
+            of_copies = outlook.bands(entry, len(self.reader.names), n_before, firsts[-1] + 1)
+            bands = [of_copies[first] for first in firsts]
         return [self._result(entry, judgement, band) for judgement, band in zip(judgements, bands, strict=True)]
 
     def _result(self, entry: Entry, judgement: Judgement, band: Band | None) -> RecordResult:
@@ -240,7 +245,7 @@ class Worker(Loop[RecordResult]):
         tracked = track(entry, final, when, self.config.merge)
         flags = FLAGGED * is_flagged | MUTED * (muted is not None)
         flags |= NOT_LEARNED * (judgement.point is None) | NOT_CHECKED * (not mode.is_checked)
-        flags |= KEPT_OUT * (judgement.point is None and self._is_learned(row))
+        flags |= KEPT_OUT * (judgement.point is None and row.weight > 0 and self._is_learned(row))
         sample = ScoredRecord(
             0,  # set in `_write`
             tracked.number,
@@ -253,6 +258,7 @@ class Worker(Loop[RecordResult]):
             list(row.values),
             band,
             self._texts_of(row) if row.texts else {},
+            row.weight,
         )
         drift = drift_changes(self._name, entry, judgement, tracked.number, when)
         changes = [*drift, *self._changes(key, tracked)]

@@ -196,6 +196,16 @@ class StreamSettings:
         str | None,
         Setting(_COLUMN, "Field that identifies records, so that they can be deleted.", "none", Effect.APPLIED),
     ] = None
+    weight: Annotated[
+        str | None,
+        Setting(
+            _COLUMN,
+            "Field with the weight of a record, a whole number: 2 counts the record twice, 0 scores it without "
+            "learning it.",
+            "none",
+            Effect.NEW_STREAM,
+        ),
+    ] = None
     window: Annotated[
         int | timedelta,
         Setting(
@@ -302,7 +312,8 @@ class StreamSettings:
     @property
     def finds_series(self) -> bool:
         """Whether models detect if the records of a key are a time series."""
-        return self.series is None and not (self.shingle or self.difference or self.calendar)
+        is_open = self.series is None and self.weight is None
+        return is_open and not (self.shingle or self.difference or self.calendar)
 
     @property
     def has_times(self) -> bool:
@@ -339,10 +350,22 @@ class StreamSettings:
             )
         if self.categories and (self.series or any(of_series)):
             yield f"{written('categories')} is for independent records: a time series has numbers only"
+        if self.weight is not None:
+            yield from self._against_weight(written)
         if not self.has_times:
             yield from (
                 f"{what} needs {written('time')}, the field with the timestamps" for what in self._timed(written)
             )
+
+    def _against_weight(self, written: Callable[..., str]) -> Iterator[str]:
+        """Yield the settings that contradict a weight."""
+        if self.series or self.shingle or self.difference or self.calendar:
+            yield f"{written('weight')} is for independent records: each reading of a time series counts once"
+        if self.drift is not None:
+            yield f"{written('drift')} compares records that count once each: omit {written('weight')}"
+        by = () if self.by is None else (self.by,) if isinstance(self.by, str) else self.by
+        if self.weight in (*(self.columns or ()), *(self.categories or ()), self.time, *by, self.id):
+            yield f"{written('weight')} names {self.weight!r}, which is already used for something else"
 
     def _timed(self, written: Callable[..., str]) -> Iterator[str]:
         """Yield the settings that need times."""

@@ -24,6 +24,7 @@ class StreamRow(NamedTuple):
     texts: Texts = {}  # noqa: RUF012 -- categories by their codes; never written to
     place: int = 0  # in its batch or, on a cluster, in its stream
     position: str = ""  # in the source
+    weight: int = 1  # how many times it counts
 
 
 class RowLayout(NamedTuple):
@@ -40,6 +41,11 @@ class RowLayout(NamedTuple):
             return NamedRows(values, list(self.names))
         texts = {code: text for row in rows for code, text in row.texts.items()}
         return NamedRows(values, list(self.names), Categories(self.coded, len(self.names), texts))
+
+    def weights(self, rows: Sequence[StreamRow]) -> Array | None:
+        """Return how many times each row counts; None if each counts once."""
+        weights = np.array([row.weight for row in rows], np.float64)
+        return None if (weights == 1).all() else weights
 
     def times(self, rows: Sequence[StreamRow]) -> Array | None:
         """Return the times of rows, None if they have no times."""

@@ -147,6 +147,9 @@ export class Lanes {
     const wanted = Math.max(...[...this._rows.values()].map(widthOf), NAMES[0]);
     const room = Math.min(wanted + 2, Math.max(NAMES[0], NAMES[1] * this.element.clientWidth));
     this.element.style.setProperty("--names", `${Math.ceil(room)}px`);
+    for (const row of this._rows.values()) {
+      row.element.classList.toggle("is-whole", widthOf(row) <= row.link.clientWidth + 6);
+    }
     this._labelTimes();
     this.redraw();
   }
@@ -218,7 +221,7 @@ export class Lanes {
     row.link = h(
       "a",
       { class: "lane-name", tabindex: "-1", onclick: (event) => this._openWhole(row, event) },
-      h("span", { class: "lane-stream" }, visible(lane.stream)),
+      h("span", { class: "lane-stream", title: visible(lane.stream).slice(0, 500) }, visible(lane.stream)),
       lane.key === "" ? null : name(lane.key),
     );
     row.facts = h("div", { class: "lane-facts num", role: "gridcell" });

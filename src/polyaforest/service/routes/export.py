@@ -58,7 +58,8 @@ def export(
         return Response(None, 200, headers, kind)
     found = pages(stream.history, _keys(stream, key), _span(start, end))
     parts = csv_parts if format == "csv" else parquet_parts
-    return StreamingResponse(parts(found, stream.fields, stream.reader.categories), 200, headers, kind)
+    columns = stream.fields, stream.reader.categories, stream.config.weight
+    return StreamingResponse(parts(found, *columns), 200, headers, kind)
 
 
 def _keys(stream: ServedStream, key: str | None) -> list[str]:
