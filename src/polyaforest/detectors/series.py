@@ -125,11 +125,12 @@ class SeriesMPF(SeriesQueries):
     **Alarms.** Context windows that share readings are anomalous together. The automatic threshold starts about one
     false *alarm* in a thousand normal readings, however long it lasts.
 
-    **Short memory.** With ``short_memory=True`` readings have scores from the 24th on, a loud reading is flagged when
-    it comes and no longer than it lasts, and a table is judged by both sides of each reading (``standalone=True``).
-    Scores are minus a *level*, which grows with the log of the surprise; an alarm begins at level 1 (more in a series
-    with a heavy tail, once 1,000 readings have shown it), lasts while the level is above 70 % of that, and is the new
-    normal after 256 readings. With more than three channels, context windows decide once they have scores.
+    **Short memory.** Readings have scores from the 24th on, a loud reading is flagged when it comes and no longer than
+    it lasts, and a table is judged by both sides of each reading (``standalone=True``). Scores are minus a *level*,
+    which grows with the log of the surprise; an alarm begins at level 1 (more in a series with a heavy tail, once 1,000
+    readings have shown it) or where context windows stand out, lasts while the level is above 70 % of that, and is the
+    new normal after 256 readings. In an alarm, `thresholds` are those that would have ended it. With more than three
+    channels, and with ``short_memory=False``, context windows alone decide.
 
     **Novelty.** `detect_then_learn` and `detect` also return the distance d of a reading to the nearest of the last
     4,096, as d / (d + range), the maximum over channels; a deviation from the rhythm counts a quarter. The scale is the

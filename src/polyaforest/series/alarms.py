@@ -37,7 +37,7 @@ LEAST_LEVELS, _MOST_LEVELS = 1000, 2000  # levels without alarm that show the ta
 _USUAL_LONG, _USUAL_SHORT = 3.0, 4.0  # nats that are no surprise
 _LOUD, _LOUD_IN_TABLE = 14.0, 12.0  # nats of the short memory that count at any age
 _OF_YOUNG, _OF_LOUD = 0.15, 0.6  # weights of the short memory
-_LONG_ALONE, _OUTSTANDS = 1.9, 1.0  # level of the long memory that is an alarm at any age; how far above its usual ones
+_LONG_ALONE, _OUTSTANDS = 1.4, 1.0  # level of the long memory that is an alarm at any age; how far above its usual ones
 _ALONE_IN_TABLE, _OUTSTANDS_IN_TABLE = 1.2, 0.5  # the same in a table, where levels are means over more readings
 _OF_NEWEST = 0.9  # weight of the newest level of the long memory, without those before
 _USUAL_SHARE = 0.9  # of the levels of the long memory are usual
@@ -430,7 +430,7 @@ def alone_limit(longs: Array, least: float = _LONG_ALONE, outstands: float = _OU
     Examples
     --------
     >>> alone_limit(np.zeros(100)), alone_limit(np.full(100, 2.0))
-    (1.9, 3.0)
+    (1.4, 3.0)
     """
     return max(least, float(np.quantile(longs, _USUAL_SHARE)) + outstands) if len(longs) else least
 
