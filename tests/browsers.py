@@ -62,6 +62,7 @@ class Tab:
         self.url = url
         self.page = self._context.new_page()
         self.problems = []  # errors of the console and the page
+        self.expected = []  # parts of the texts of problems that a test causes; they may also come after its end
         self.requests = []
         self.page.on("console", lambda said: said.type == "error" and self.problems.append(said.text))
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
