@@ -27,7 +27,7 @@ from polyaforest.io.tables import BadInput, TableChunk, TableColumns
 from polyaforest.kernels.arrays import Array
 from polyaforest.series import Forecast, find_events
 from polyaforest.series.recent import LEAST_READINGS, MOST_CHANNELS, REACH
-from polyaforest.series.rhythm import has_context, is_series
+from polyaforest.series.rhythm import has_context, is_series, least_readings
 from polyaforest.storage.model_store import ModelStore
 from polyaforest.tables.validation import NamedRows
 from polyaforest.util.dates import moment
@@ -221,8 +221,9 @@ class TableDetector:
         times, rows = self.table.times, self.table.rows
         if times is None or self.settings.kind is not None or self.settings.epsilon is not None:
             return False
-        long = [places for places in partitions if len(places) >= LEAST_READINGS]
         is_number = self._is_number
+        least = least_readings(int(is_number.sum()))
+        long = [places for places in partitions if len(places) >= least]
         if not is_number.any():
             return False
         return bool(long) and all(is_series(times[places], rows[np.ix_(places, is_number)]) for places in long)

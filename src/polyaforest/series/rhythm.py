@@ -19,6 +19,11 @@ _MOST_MISSING = 3  # default of `max_gap`
 _ABOUT = 0.95  # a shorter period wins if its correlation is at least this share of the highest
 
 
+def least_readings(n_columns: int) -> int:
+    """Return how many rows are needed to tell that they are a series."""
+    return _LEAST_OF_WIDE if n_columns > MOST_CHANNELS else LEAST_READINGS
+
+
 def is_series(times: Array, values: Array) -> bool:
     """Return whether rows are readings of a series rather than independent.
 
@@ -34,7 +39,7 @@ def is_series(times: Array, values: Array) -> bool:
     """
     steps = np.diff(times)
     is_wide = values.shape[1] > MOST_CHANNELS
-    if len(times) < (_LEAST_OF_WIDE if is_wide else LEAST_READINGS) or not (steps >= 0).all():
+    if len(times) < least_readings(values.shape[1]) or not (steps >= 0).all():
         return False
     usual = np.median(steps)
     if not usual > 0 or np.mean(np.abs(steps - usual) <= 0.5 * usual) < _EVEN:
